@@ -19,12 +19,7 @@ AdamW::AdamW(Executor& executor, const AdamWConfig& config)
                  .settings = {{"AdamW's beta1", fmt::to_string(config.beta1)},
                               {"AdamW's beta2", fmt::to_string(config.beta2)},
                               {"AdamW's eps", fmt::to_string(config.eps)}}},
-                {.weight_decay = config.weight_decay,
-                 .clip = config.clip,
-                 .order_free = config.order_free,
-                 .groups = config.groups,
-                 .average = config.average,
-                 .in_backward = config.in_backward}),
+                shared_options(config)),
       config_(config) {}
 
 void AdamW::set_corrections(StepScalars& scalars, std::int64_t updates) const {

@@ -43,12 +43,7 @@ AdamW8bit::AdamW8bit(Executor& executor, const AdamWConfig& config)
                               {"AdamW8bit's eps", fmt::to_string(config.eps)}},
                  .forms = {kCodeForm, kCodeForm, kScaleForm, kScaleForm},
                  .is_apart = [](const FlatView&) { return true; }},
-                {.weight_decay = config.weight_decay,
-                 .clip = config.clip,
-                 .order_free = config.order_free,
-                 .groups = config.groups,
-                 .average = config.average,
-                 .in_backward = config.in_backward}),
+                shared_options(config)),
       config_(config) {
   plan_exchanges();
 }

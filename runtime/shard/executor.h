@@ -83,8 +83,8 @@ class Executor {
   void report_rest();
   /// UsageError of `call` where a unit was updated in a step that has not ended.
   void check_no_update_is_open(std::string_view call) const;
-  /// UsageError where a step that is abandoned has updated weights already.
-  void check_not_updated();
+  /// The step is abandoned: who was reported is forgotten. UsageError where it has updated weights already.
+  void drop_reports();
   /// No later reduction starts before `event`: what is more urgent goes first.
   void hold_reductions(const Event& event) { held_for_.push_back(event); }
   /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait

@@ -95,7 +95,7 @@ void Executor::check_no_update_is_open(std::string_view call) const {
                    "call end_step() behind a step's last micro-batch");
 }
 
-void Executor::check_not_updated() {
+void Executor::drop_reports() {
   reported_.clear();
   if (!updated_) return;
   const std::string name = units_[static_cast<std::size_t>(*std::exchange(updated_, std::nullopt))].name;

@@ -91,7 +91,7 @@ void store_unit_state(const Executor& executor, const Optimizer& optimizer, std:
 
 void check_plain_state(const Optimizer& optimizer, const char* what) {
   if (optimizer.has_plain_state()) return;
-  throw UsageError(fmt::format("{} of {}, whose moments are codes of 8 bits", what, optimizer.kind()),
+  throw UsageError(fmt::format("{} of {}, whose state is not a number of f32 for each element", what, optimizer.kind()),
                    "pass with_optimizer = false, or save and load a checkpoint");
 }
 

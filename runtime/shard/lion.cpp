@@ -20,12 +20,7 @@ Lion::Lion(Executor& executor, const LionConfig& config)
                  .state = {"m"},
                  .settings = {{"Lion's beta1", fmt::to_string(checked(config).beta1)},
                               {"Lion's beta2", fmt::to_string(config.beta2)}}},
-                {.weight_decay = config.weight_decay,
-                 .clip = config.clip,
-                 .order_free = config.order_free,
-                 .groups = config.groups,
-                 .average = config.average,
-                 .in_backward = config.in_backward}),
+                shared_options(config)),
       config_(config) {}
 
 Optimizer::Update Lion::slice_update() const {

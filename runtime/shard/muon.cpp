@@ -132,11 +132,7 @@ Muon::Muon(Executor& executor, const MuonConfig& config)
                  .has_state = [config](std::size_t which,
                                        const FlatView& view) { return which == 0 || !is_matrix(config, view); },
                  .is_apart = [config](const FlatView& view) { return is_matrix(config, view); }},
-                {.weight_decay = config.weight_decay,
-                 .clip = config.clip,
-                 .order_free = config.order_free,
-                 .groups = config.groups,
-                 .average = config.average}),
+                shared_options(config)),
       config_(config) {}
 
 void Muon::set_corrections(StepScalars& scalars, std::int64_t updates) const {

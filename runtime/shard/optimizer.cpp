@@ -27,6 +27,7 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
   check_groups();
   check_residence();
   check_in_backward();
+  if (!options.in_backward) executor.keep_gradients();
   for (const FlatParameter& unit : executor.units()) units_.push_back(make_unit(unit));
   scalars_ = context.pool().acquire(sizeof(StepScalars), compute, "scalars");
   norm_.emplace(executor, NormOptions{.order_free = options.order_free});

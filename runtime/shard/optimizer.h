@@ -36,6 +36,18 @@ struct OptimizerOptions {
   bool in_backward = false;
 };
 
+/// Of an optimizer's own options, which have these members by the same names.
+template <class Config>
+OptimizerOptions shared_options(const Config& config) {
+  OptimizerOptions options{.weight_decay = config.weight_decay,
+                           .clip = config.clip,
+                           .order_free = config.order_free,
+                           .groups = config.groups,
+                           .average = config.average};
+  if constexpr (requires { config.in_backward; }) options.in_backward = config.in_backward;
+  return options;
+}
+
 /// What a state is made of, in memory and in checkpoints.
 struct StateForm {
   DType dtype = DType::f32;

@@ -18,7 +18,7 @@ void Optimizer::check_in_backward() const {
     throw UsageError(fmt::format("{} of a runtime whose gradients another optimizer takes in backward", name_),
                      "end that one first: it is the only one of its runtime");
   }
-  if (!options_.in_backward) return executor_.keep_gradients();
+  if (!options_.in_backward) return;
   const auto refuse = [&](const std::string& why, const char* what_to_do) {
     throw UsageError(fmt::format("{} in backward {}", name_, why), what_to_do);
   };

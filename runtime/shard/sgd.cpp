@@ -23,12 +23,7 @@ Sgd::Sgd(Executor& executor, const SgdConfig& config)
            .state = checked(config).momentum > 0 ? std::vector<std::string>{"momentum"} : std::vector<std::string>{},
            .settings = {{"Sgd's momentum", fmt::to_string(config.momentum)},
                         {"Sgd's nesterov", fmt::to_string(config.nesterov)}}},
-          {.weight_decay = config.weight_decay,
-           .clip = config.clip,
-           .order_free = config.order_free,
-           .groups = config.groups,
-           .average = config.average,
-           .in_backward = config.in_backward}),
+          shared_options(config)),
       config_(config) {}
 
 Optimizer::Update Sgd::slice_update() const {

@@ -457,7 +457,7 @@ void ShardedRuntime::abandon() {
                      "begin the step again");
   }
   drop(reduced, false);
-  executor_.check_not_updated();
+  executor_.drop_reports();
 }
 
 void ShardedRuntime::abandon_step() {
@@ -466,7 +466,7 @@ void ShardedRuntime::abandon_step() {
   std::iota(units.begin(), units.end(), 0);
   drop(units, true);
   executor_.step().drop_step();
-  executor_.check_not_updated();
+  executor_.drop_reports();
 }
 
 void ShardedRuntime::drop(const std::vector<int>& units, bool of_step) {
