@@ -129,7 +129,7 @@ std::vector<WrongUse> of_sharding() {
   };
 }
 
-std::vector<WrongUse> of_steps() {
+std::vector<WrongUse> of_micro_batches() {
   return {
       {"forward outside of a micro-batch", {"micro_batch()"}, [](Rank& r) { r.loss(); }},
       {"two micro-batches at once",
@@ -182,6 +182,11 @@ std::vector<WrongUse> of_steps() {
          auto micro_batch = r.model->micro_batch();
          r.net(r.x()).backward();
        }},
+  };
+}
+
+std::vector<WrongUse> of_steps() {
+  return {
       {"a step first", {"nothing to do"}, [](Rank& r) { r.optimizer->step(0.1f); }},
       {"a step twice",
        {"nothing to do"},
@@ -278,7 +283,7 @@ std::string complaint(World& world, const WrongUse& use) {
 
 TEST_CASE("a wrong use is a UsageError that names it, on every rank, at one rank and at three") {
   std::vector<WrongUse> uses = of_sharding();
-  for (auto* more : {&of_steps, &of_ops})
+  for (auto* more : {&of_micro_batches, &of_steps, &of_ops})
     for (WrongUse& use : (*more)()) uses.push_back(std::move(use));
   CHECK(uses.size() >= 30);
   for (const int ranks : {1, 3}) {

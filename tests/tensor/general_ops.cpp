@@ -309,7 +309,8 @@ void add_reductions(std::vector<NamedOp>& ops) {
                   })});
 }
 
-void add_moves(std::vector<NamedOp>& ops) {
+/// Moves by dims.
+void add_dim_moves(std::vector<NamedOp>& ops) {
   ops.push_back(move(
       "transpose", {3, 4, 5}, {5, 4, 3}, [](const Tensors& x) { return transpose(x[0], 0, -1); },
       [](const Index& i) {
@@ -336,6 +337,10 @@ void add_moves(std::vector<NamedOp>& ops) {
       [](const Index& i) {
         return Index{i[1], 0, i[3]};
       }));
+}
+
+/// Moves by indices, and into windows.
+void add_index_moves(std::vector<NamedOp>& ops) {
   ops.push_back(move(
       "index_select", {3, 4, 5}, {3, 6, 5},
       [](const Tensors& x) {
@@ -365,6 +370,10 @@ void add_moves(std::vector<NamedOp>& ops) {
       [](const Index& i) {
         return Index{0, i[1] / 6, i[2] / 2 + i[1] % 6 / 2, i[2] % 2 + i[1] % 2};
       }));
+}
+
+/// Tensors taken apart and put together.
+void add_parts(std::vector<NamedOp>& ops) {
   const auto sides = [](const Values& x, double before, double after) {
     Values y;
     for (std::size_t row = 0; row < 2; ++row) {
@@ -410,7 +419,9 @@ std::vector<NamedOp> general_ops() {
   add_elementwise(ops);
   add_shared(ops);
   add_reductions(ops);
-  add_moves(ops);
+  add_dim_moves(ops);
+  add_index_moves(ops);
+  add_parts(ops);
   ops.push_back(product("matmul", {3, 4}, {4, 5}, {3, 5}));
   ops.push_back(product("matmul", {2, 3, 4}, {4, 5}, {2, 3, 5}));
   ops.push_back(product("matmul", {2, 3, 7, 4}, {2, 3, 4, 5}, {2, 3, 7, 5}));

@@ -1,0 +1,235 @@
+#include "model/train/config/config_keys.h"
+
+#include <array>
+
+namespace zs {
+namespace {
+
+using namespace config_ranges;
+
+constexpr std::array kTrainingKeys = {
+    ConfigKey{"name", [](Config& c) -> ConfigSlot { return &c.name; }, any, "",
+              "the configuration file's name without its ending",
+              "Name of the run; letters, digits, `.`, `_` and `-`."},
+    ConfigKey{"device", [](Config& c) -> ConfigSlot { return &c.device; }, any, "auto|cpu|cuda", "",
+              "Where to compute: `auto` is `cuda` where every rank finds a driver, cuBLASLt and a GPU of compute "
+              "capability 8.0 or later, else `cpu`; a GPU without a loadable cuBLASLt is an error. `cuda` has not "
+              "run on a real GPU yet (docs/gpu.md)."},
+
+    ConfigKey{"model.family",
+              [](Config& c) -> ConfigSlot { return &c.model.family; },
+              any,
+              {},
+              "the preset's, or `\"gpt2\"`",
+              "Architecture."},
+    ConfigKey{"model.preset",
+              [](Config& c) -> ConfigSlot { return &c.model.preset; },
+              any,
+              {},
+              "",
+              "Published sizes, of the family that the table below names; the keys below override it."},
+    ConfigKey{"model.path", [](Config& c) -> ConfigSlot { return &c.model.path; }, any, "", "",
+              "Folder of a model as transformers writes it: config.json gives the keys below, its safetensors files "
+              "the weights (docs/huggingface.md). A key that is given as well must be equal."},
+    ConfigKey{"model.layers", [](Config& c) -> ConfigSlot { return &c.model.layers; }, between(1, 1024), "",
+              "the preset's", "Transformer blocks."},
+    ConfigKey{"model.heads", [](Config& c) -> ConfigSlot { return &c.model.heads; }, between(1, 1024), "",
+              "the preset's", "Attention heads; must divide `model.width`."},
+    ConfigKey{"model.width", [](Config& c) -> ConfigSlot { return &c.model.width; }, between(1, 65536), "",
+              "the preset's", "Size of the residual stream."},
+    ConfigKey{"model.context", [](Config& c) -> ConfigSlot { return &c.model.context; }, between(1, 1048576), "",
+              "the preset's", "Positions that the model knows."},
+    ConfigKey{"model.vocab", [](Config& c) -> ConfigSlot { return &c.model.vocab; }, between(1, 4194304), "",
+              "256 for text; for tokens the preset's, else that of the family's published models",
+              "Token ids are 0 to `model.vocab` - 1; at least 256 for text."},
+    ConfigKey{"model.activation", [](Config& c) -> ConfigSlot { return &c.model.activation; }, any,
+              "gelu_tanh|gelu_erf", "", "GELU by its tanh approximation (as GPT-2 was published) or exactly."},
+    ConfigKey{"model.kv_heads", [](Config& c) -> ConfigSlot { return &c.model.kv_heads; }, between(0, 1024), "",
+              "the preset's, or `model.heads`",
+              "Key and value heads, each shared by as many query heads; must divide `model.heads`."},
+    ConfigKey{"model.hidden", [](Config& c) -> ConfigSlot { return &c.model.hidden; }, between(0, 1048576), "",
+              "the preset's, or 8/3 of `model.width`, up to a multiple of 128",
+              "Hidden elements of the MLP; 0: the default, for `gpt2` 4 x `model.width`."},
+    ConfigKey{"model.rotary_base", [](Config& c) -> ConfigSlot { return &c.model.rotary_base; }, between(1, 1e12), "",
+              "the preset's, or `10000.0`", "Base of the angles that queries and keys turn by."},
+    ConfigKey{"model.tied_head", [](Config& c) -> ConfigSlot { return &c.model.tied_head; }, any, "",
+              "the preset's, else `true` for `gpt2`, `false` for the others",
+              "The head is the token embedding, not a matrix of its own."},
+    ConfigKey{"model.norm_eps", [](Config& c) -> ConfigSlot { return &c.model.norm_eps; }, positive(1), "",
+              "the preset's, or the family's", "What the norms add to a variance, or to a mean square."},
+    ConfigKey{"model.head_dim", [](Config& c) -> ConfigSlot { return &c.model.head_dim; }, between(0, 4096), "",
+              "the preset's, or the family's", "Elements of a head; 0: `model.width` / `model.heads`."},
+    ConfigKey{"model.window", [](Config& c) -> ConfigSlot { return &c.model.window; }, between(0, 1048576), "",
+              "the preset's, or `0`", "Tokens that a token sees, itself the last of them; 0: all before it."},
+    ConfigKey{"model.rotary_scaling", [](Config& c) -> ConfigSlot { return &c.model.rotary_scaling; }, any,
+              "none|linear|llama3", "the preset's, or `\"none\"`",
+              "How angles are changed for a longer context. `linear`: all are divided by `model.rotary_factor`. "
+              "`llama3`, as Llama 3.1 has it: "
+              "only those that turn slowly, and what follows says which."},
+    ConfigKey{
+        "model.rotary_factor", [](Config& c) -> ConfigSlot { return &c.model.rotary_factor; }, between(1, 1e6), "",
+        "the preset's, or `8.0`",
+        "Divides angles; without effect where `model.rotary_scaling` is `none`, as what follows but for `llama3`."},
+    ConfigKey{"model.rotary_low", [](Config& c) -> ConfigSlot { return &c.model.rotary_low; }, positive(1e6), "",
+              "the preset's, or `1.0`",
+              "An angle that turns less often than that in `model.rotary_context` positions is divided."},
+    ConfigKey{"model.rotary_high", [](Config& c) -> ConfigSlot { return &c.model.rotary_high; }, positive(1e6), "",
+              "the preset's, or `4.0`", "One that turns more often stays; what lies between is changed in part."},
+    ConfigKey{"model.rotary_context", [](Config& c) -> ConfigSlot { return &c.model.rotary_context; },
+              between(1, 1048576), "", "the preset's, or `8192`", "Positions that the model was first trained with."},
+    ConfigKey{
+        "model.dropout", [](Config& c) -> ConfigSlot { return &c.model.dropout; }, below_one, "",
+        "0.0, or what `config.json` says",
+        "Probability with which training drops an element: of the sum of embeddings, of attention's probabilities, "
+        "and of what attention and the MLP add to the residual stream. The three keys below say it of one of them. "
+        "These four may be changed when a run goes on, and beside `model.path`."},
+    ConfigKey{"model.embedding_dropout", [](Config& c) -> ConfigSlot { return &c.model.embedding_dropout; },
+              kDropoutPart, "", "", "That of the sum of embeddings; -1: `model.dropout`."},
+    ConfigKey{"model.attention_dropout", [](Config& c) -> ConfigSlot { return &c.model.attention_dropout; },
+              kDropoutPart, "", "",
+              "That of attention's probabilities; -1: `model.dropout`. Above 0 attention keeps `train.sequence` "
+              "squared of them for each head, and takes longer."},
+    ConfigKey{"model.residual_dropout", [](Config& c) -> ConfigSlot { return &c.model.residual_dropout; }, kDropoutPart,
+              "", "", "That of what is added to the residual stream; -1: `model.dropout`."},
+
+    ConfigKey{"lora.rank", [](Config& c) -> ConfigSlot { return &c.lora.rank; }, between(0, 65536), "",
+              "0; with `lora.path` the adapter's",
+              "Above 0: the model stays as it is, and adapters of this rank are trained beside it "
+              "(docs/fine-tuning.md)."},
+    ConfigKey{"lora.alpha", [](Config& c) -> ConfigSlot { return &c.lora.alpha; }, between(0, 1e6), "",
+              "`lora.rank`; with `lora.path` the adapter's",
+              "What the adapters add is multiplied by `lora.alpha` / `lora.rank`; 0: the default."},
+    ConfigKey{"lora.targets", [](Config& c) -> ConfigSlot { return &c.lora.targets; }, any, "",
+              "required with `lora.rank`; with `lora.path` the adapter's",
+              "Which products of the blocks have an adapter, by their names in transformers: `\"q_proj\"` is that of "
+              "every block, `\"layers.0.*\"` are all of the first. `*` in a pattern matches any part of a name."},
+    ConfigKey{"lora.dropout", [](Config& c) -> ConfigSlot { return &c.lora.dropout; }, between(0, 0), "", "",
+              "Must be 0: adapters have no dropout."},
+    ConfigKey{"lora.path", [](Config& c) -> ConfigSlot { return &c.lora.path; }, any, "", "",
+              "Folder of an adapter as peft writes it: its adapter_config.json gives the keys above, and training "
+              "continues from its weights. A key that is given as well must be equal."},
+    ConfigKey{"lora.export", [](Config& c) -> ConfigSlot { return &c.lora.export_to; }, any, "", "",
+              "A new folder into which the end of the run writes the adapter as peft loads it; empty: none. "
+              "`run.export` writes the model with the adapter in its weights."},
+
+    ConfigKey{"data.kind", [](Config& c) -> ConfigSlot { return &c.data.kind; }, any, "text|tokens", "",
+              "`text`: any files as bytes. `tokens`: ids, in llm.c's `.bin` or, without a header, as nanoGPT writes "
+              "them. Files that are "
+              "evidently of another kind are refused."},
+    ConfigKey{"data.token_bytes", [](Config& c) -> ConfigSlot { return &c.data.token_bytes; }, between(2, 4), "", "",
+              "Bytes of an id in token files without a header: 2 (uint16), or 4 (uint32, or int32), which "
+              "`model.vocab` above 65536 needs. "
+              "llm.c's header says it itself."},
+    ConfigKey{"data.tokenizer", [](Config& c) -> ConfigSlot { return &c.data.tokenizer; }, any, "", "",
+              "`tokenizer.json` or `tokenizer.model`, or a folder with one: `text` is what it makes of the files, "
+              "and samples are printed as text. A relative path is looked up in the current folder, then beside the "
+              "configuration file. docs/tokenizer.md."},
+    ConfigKey{
+        "data.format", [](Config& c) -> ConfigSlot { return &c.data.format; }, any, "stream|lines|files|jsonl", "",
+        "What a document is. `stream`: nothing, all text is one sequence. `lines`: each line; `files`: each file; "
+        "`jsonl`: each line, a JSON object with the text in `data.field`. Documents are packed into sequences "
+        "whole; none sees another, and positions begin anew with each. docs/data.md."},
+    ConfigKey{"data.field", [](Config& c) -> ConfigSlot { return &c.data.field; }, any, "", "",
+              "Field of the JSON objects that has the text; `jsonl` only."},
+    ConfigKey{"data.prompt_field", [](Config& c) -> ConfigSlot { return &c.data.prompt_field; }, any, "", "",
+              "Field that has a prompt, which stands before the text and whose tokens are no targets; `jsonl` only. "
+              "Empty: none."},
+    ConfigKey{"data.overlong", [](Config& c) -> ConfigSlot { return &c.data.overlong; }, any, "refuse|truncate|split",
+              "",
+              "What becomes of a document of more than `train.sequence` tokens: an error that names it, its first "
+              "tokens alone, or parts, each a document."},
+    ConfigKey{"data.train", [](Config& c) -> ConfigSlot { return &c.data.train; }, any, "", "required",
+              "Files, globs or folders. Relative ones are looked up in the current folder, beside the configuration "
+              "file, then in the build folder. `~` and `$NAME` work as in a shell at the start of a part of the "
+              "path."},
+    ConfigKey{"data.weights", [](Config& c) -> ConfigSlot { return &c.data.weights; }, positive(1e6), "",
+              "none: all of `data.train` is one source",
+              "One number for each entry of `data.train`, which is then a source, read in its own order, with that "
+              "share of the sequences. docs/data.md."},
+    ConfigKey{"data.validation", [](Config& c) -> ConfigSlot { return &c.data.validation; }, any, "",
+              "the end of `data.train`", "The same, for validation."},
+    ConfigKey{
+        "data.validation_fraction", [](Config& c) -> ConfigSlot { return &c.data.validation_fraction; },
+        between(0, 0.9), "", "",
+        "Part at the end of `data.train` that is kept for validation; without effect when `data.validation` is set."},
+
+    ConfigKey{"train.steps", [](Config& c) -> ConfigSlot { return &c.train.steps; }, between(1, 1e9), "", "required",
+              "Optimizer steps."},
+    ConfigKey{"train.global_batch", [](Config& c) -> ConfigSlot { return &c.train.global_batch; }, between(1, 1048576),
+              "", "required", "Sequences a step, over all ranks; a multiple of `train.micro_batch` x ranks."},
+    ConfigKey{"train.micro_batch", [](Config& c) -> ConfigSlot { return &c.train.micro_batch; }, between(1, 65536), "",
+              "", "Sequences that one rank computes at a time."},
+    ConfigKey{"train.sequence", [](Config& c) -> ConfigSlot { return &c.train.sequence; }, between(1, 1048576), "",
+              "`model.context`", "Tokens a sequence; at most `model.context`."},
+    ConfigKey{"train.lr", [](Config& c) -> ConfigSlot { return &c.train.lr; }, positive(1e12), "", "",
+              "Peak learning rate."},
+    ConfigKey{"train.min_lr_ratio", [](Config& c) -> ConfigSlot { return &c.train.min_lr_ratio; }, between(0, 1), "",
+              "", "The schedule ends at this part of `train.lr`."},
+    ConfigKey{"train.warmup", [](Config& c) -> ConfigSlot { return &c.train.warmup; }, between(0, 1e9), "", "",
+              "Steps of linear warm-up; a shorter run ends within it."},
+    ConfigKey{"train.schedule", [](Config& c) -> ConfigSlot { return &c.train.schedule; }, any,
+              "cosine|linear|constant|wsd", "",
+              "Learning rate after the warm-up; `wsd`: constant, then a decay over the last `train.decay`."},
+    ConfigKey{"train.decay", [](Config& c) -> ConfigSlot { return &c.train.decay; }, positive(1), "", "",
+              "Part of all steps, the last ones, over which `wsd` decays. Beside `train.warmup` it must fit into "
+              "`train.steps`."},
+    ConfigKey{"train.clip", [](Config& c) -> ConfigSlot { return &c.train.clip; }, between(0, 1e6), "", "",
+              "Largest global norm of the gradient; 0 does not clip."},
+    ConfigKey{"train.optimizer", [](Config& c) -> ConfigSlot { return &c.train.optimizer; }, any,
+              "adamw|adamw8bit|lion|muon|sgd", "",
+              "`adamw` (Loshchilov and Hutter 2019); `adamw8bit`, the same with moments of 8 bits (Dettmers et al. "
+              "2022); `lion` (Chen et al. 2023); `muon` (Jordan et al. 2024) for the "
+              "matrices that `train.muon` names, and AdamW for the rest; or `sgd`, stochastic gradient descent with a "
+              "momentum (docs/optimizers.md)."},
+    ConfigKey{"train.weight_decay", [](Config& c) -> ConfigSlot { return &c.train.weight_decay; }, between(0, 100), "",
+              "`0.1`, with `sgd` `0.0`",
+              "Weight decay, decoupled from the gradient but with `sgd`; not for norms and biases."},
+    ConfigKey{"train.beta1", [](Config& c) -> ConfigSlot { return &c.train.beta1; }, below_one, "", "",
+              "AdamW's first moment; of Lion, how much of a step's direction is the momentum's."},
+    ConfigKey{"train.beta2", [](Config& c) -> ConfigSlot { return &c.train.beta2; }, below_one, "",
+              "`0.95`, with `lion` `0.99`", "AdamW's second moment; of Lion, its momentum."},
+    ConfigKey{"train.eps", [](Config& c) -> ConfigSlot { return &c.train.eps; }, positive(1), "", "",
+              "AdamW's epsilon."},
+    ConfigKey{"train.momentum", [](Config& c) -> ConfigSlot { return &c.train.momentum; }, below_one, "",
+              "`0.0`, with `muon` `0.95`", "SGD's or Muon's momentum; 0: none."},
+    ConfigKey{"train.nesterov", [](Config& c) -> ConfigSlot { return &c.train.nesterov; }, any, "",
+              "`false`, with `muon` `true`", "SGD, or Muon, looks ahead by its momentum, as Nesterov's method does."},
+    ConfigKey{"train.muon", [](Config& c) -> ConfigSlot { return &c.train.muon; }, any, "",
+              "`[]`, with `muon` `[\"blocks.*\"]`",
+              "Names of the matrices that Muon updates, as patterns in which `*` matches any part of a name; of the "
+              "parameters with two dims."},
+    ConfigKey{"train.average", [](Config& c) -> ConfigSlot { return &c.train.average; }, below_one, "", "",
+              "Decay of an exponential average of the weights, such as 0.999: sharded, in checkpoints, and exported by "
+              "`--export ... --average`; 0: none."},
+    ConfigKey{"train.groups", [](Config& c) -> ConfigSlot { return &c.train.groups; }, any, "", "",
+              "`\"PATTERN: lr=FACTOR, decay=VALUE\"`, one of the two or both: parameters that learn at `train.lr` "
+              "times a factor, or have another weight decay, norms and biases too. `*` matches any part of a name, "
+              "`{0-3}` an integer; the first pattern that matches counts."},
+    ConfigKey{"train.seed", [](Config& c) -> ConfigSlot { return &c.train.seed; }, between(0, kInf), "", "",
+              "Seeds the weights, the order of the data and the sample."},
+    ConfigKey{"train.deterministic", [](Config& c) -> ConfigSlot { return &c.train.deterministic; }, any, "", "",
+              "Bit-identical results at any number of ranks and threads."},
+    ConfigKey{"train.recompute", [](Config& c) -> ConfigSlot { return &c.train.recompute; }, any,
+              "none|block|attention", "",
+              "Activations that backward computes again: none, all of a transformer block but its input, or what "
+              "its attention makes up to the output projection. The results are the same bits."},
+    ConfigKey{"train.loss", [](Config& c) -> ConfigSlot { return &c.train.loss; }, any, "tokens|sequences", "",
+              "What weighs alike in a step's loss and gradient where some targets count for nothing: `tokens`, each "
+              "target that counts, over all micro-batches and ranks; or `sequences`, each sequence, by the mean "
+              "over its targets that count."},
+    ConfigKey{"train.loss_chunk", [](Config& c) -> ConfigSlot { return &c.train.loss_chunk; }, between(0, 1e9), "", "",
+              "Tokens whose logits exist at once; 0: even shares, in multiples of 32, that keep them within 128 MiB."},
+    ConfigKey{"train.patience", [](Config& c) -> ConfigSlot { return &c.train.patience; }, between(0, 1e6), "", "",
+              "The run ends when so many validations in a row were no better than the best before them; 0 never. "
+              "Needs `run.validate_every`."},
+    ConfigKey{"train.time_limit", [](Config& c) -> ConfigSlot { return &c.train.time_limit; }, between(0, 1e8), "", "",
+              "Time since the start, in seconds or as `\"H:MM:SS\"`, within which the run saves a checkpoint and "
+              "stops with exit code 75; 0: none. In a Slurm job that says when it ends (`SLURM_JOB_END_TIME`) the "
+              "run stops in time in any case. docs/checkpoints.md."},
+};
+
+}  // namespace
+
+std::span<const ConfigKey> keys_of_training() { return kTrainingKeys; }
+
+}  // namespace zs
