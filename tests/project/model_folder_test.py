@@ -132,9 +132,9 @@ def peaks(work, ranks, command):
 
 
 def memory_cases(train, report):
-    """Above a model of one layer: the larger one's shards, in pages that may be large, and some MiB. A layer is gathered at a time, in both, and over
-    MPI, since shm maps what the others have."""
-    mib, layers, ranks = 1 << 20, 9, 4
+    """Above a model of one layer: the larger one's shards, half as much again where the system gives large pages, and two layers of 12.6 MiB, since one
+    layer may be gathered before the other's memory is given back. Over MPI, since shm maps what the others have."""
+    mib, layers, ranks = 1 << 20, 13, 4
     with tempfile.TemporaryDirectory(prefix="model_folder.") as name:
         work = pathlib.Path(name)
         (work / "wrapper.py").write_text(WRAPPER)
@@ -144,7 +144,7 @@ def memory_cases(train, report):
         runs = [peaks(work, ranks, [train, "--evaluate", work / f"of-{n}", work / f"of-{n}" / "tokens.bin", *options]) for n in (1, layers)]
         above = [b - a for a, b in zip(runs[0][0], runs[1][0])]
         problems = [] if [r.code for _, r in runs] == [0, 0] and len(above) == ranks else ["it failed"]
-        problems += [f"rank {i} has {a // mib} MiB more" for i, a in enumerate(above) if a > 1.3 * more / ranks + 16 * mib]
+        problems += [f"rank {i} has {a // mib} MiB more" for i, a in enumerate(above) if a > 1.5 * more / ranks + 32 * mib]
         report.case(f"a model of {more // mib} MiB more, loaded at {ranks} ranks", problems, f"{[a // mib for a in above]} MiB more\n{runs[1][1]}")
         runs = [peaks(work, None, [train, "--export", work / f"out-{n}", work / f"of-{n}", "--dtype", "bf16"]) for n in (1, layers)]
         above = runs[1][0][0] - runs[0][0][0]

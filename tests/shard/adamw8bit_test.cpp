@@ -139,7 +139,8 @@ TEST_CASE("8-bit AdamW keeps a code an element and a scale a block, and says wha
   CHECK(scales == 2 * blocks);
   CHECK(bytes < plain_bytes);
   const TrainingState state{*world, run.runtime.executor(), *run.optimizer};
-  CHECK_THAT(message_of([&] { state_by_name(state); }), Contains("whose state is not a number of f32 for each element"));
+  CHECK_THAT(message_of([&] { state_by_name(state); }),
+             Contains("whose state is not a number of f32 for each element"));
   CHECK(state_by_name(state, {.with_optimizer = false}).find("head", kMasterKind) != nullptr);
   const TempDir folder;
   save(state, folder.path(), {.step = 0, .attributes = {}});
