@@ -468,9 +468,9 @@ def main():
     harness.become_subreaper()
     report = harness.Report()
     parts = {
-        "stop": lambda: stopped_ranks(train, report, 100 if is_long else 10, is_long),
-        "outside": lambda: ranks_stopped_from_outside(train, report, 12 if is_long else 4, is_long),
-        "start": lambda: starts(train, report, 48 if is_long else 8, is_long),
+        "stop": lambda: stopped_ranks(train, report, 100 if is_long else 9, is_long),
+        "outside": lambda: ranks_stopped_from_outside(train, report, 12 if is_long else 2, is_long),
+        "start": lambda: starts(train, report, 48 if is_long else 4, is_long),
         "kill": lambda: killed_ranks(train, report, 30 if is_long else 4, is_long),
         "dying": lambda: killed_before_the_start(train, report),
         "mpi": lambda: ends_in_mpi(train, report),
