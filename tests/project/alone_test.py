@@ -39,8 +39,8 @@ def problems_of_headers(root):
     for compiler, command, is_gcc in compilers():
         names = files(root, ".h", (FOR_NVCC, OF_TILES) if is_gcc else (FOR_NVCC, GCC_VECTORS))
         flags = ["-std=c++20", "-fopenmp", "-w", "-I.", *include_flags(), "-fsyntax-only", "-x", "c++"]
-        wrong = clang_tools.run_over(names, command + flags, root)
-        problems += [f"{name} does not compile alone ({compiler}):\n{text}" for name, text in wrong]
+        wrong = clang_tools.run_over([[name] for name in names], command + flags, root)
+        problems += [f"{name} does not compile alone ({compiler}):\n{text}" for (name,), text in wrong]
         print(f"{len(names)} headers by {compiler}, {len(wrong)} that do not compile alone")
     return problems
 

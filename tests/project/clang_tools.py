@@ -20,14 +20,14 @@ def find(tool):
     return None
 
 
-def run_over(names, command, root):
-    """Runs `command` and a name for each name, as many at once as there are CPUs. Yields (name, output) of those that ended with an error."""
-    def run(name):
-        done = subprocess.run([*command, name], cwd=root, capture_output=True, text=True, timeout=600)
-        return (name, done.stdout + done.stderr) if done.returncode != 0 else None
+def run_over(batches, command, root):
+    """Runs `command` over each list of names, as many at once as there are CPUs. Returns (names, output) of those that ended with an error."""
+    def run(names):
+        done = subprocess.run([*command, *names], cwd=root, capture_output=True, text=True, timeout=600)
+        return (names, done.stdout + done.stderr) if done.returncode != 0 else None
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        return [wrong for wrong in pool.map(run, names) if wrong]
+        return [wrong for wrong in pool.map(run, batches) if wrong]
 
 
 def single_file_commands(root, folder):

@@ -9,6 +9,7 @@ import sys
 import clang_tools
 
 SKIP = 77
+BATCH = 32
 
 
 def sources(root):
@@ -28,11 +29,14 @@ def main():
     if not tool:
         print(f"skipped: clang-format {clang_tools.VERSION} is not installed")
         return SKIP
-    wrong = clang_tools.run_over(names, [tool, "--dry-run", "-Werror", "--style=file"], root)
-    for name, text in wrong:
+    check = [tool, "--dry-run", "-Werror", "--style=file"]  # 0.03 s of CPU to start, so it takes many files at once
+    batches = [names[i:i + BATCH] for i in range(0, len(names), BATCH)]
+    doubtful = [name for batch, _ in clang_tools.run_over(batches, check, root) for name in batch]
+    wrong = clang_tools.run_over([[name] for name in doubtful], check, root)
+    for (name,), text in wrong:
         print(text.splitlines()[0] if text else name)
     if wrong:
-        print(f"to correct: {os.path.basename(tool)} -i {' '.join(name for name, _ in wrong)}")
+        print(f"to correct: {os.path.basename(tool)} -i {' '.join(name for (name,), _ in wrong)}")
     print(f"{len(names)} files, {len(wrong)} not formatted")
     return 1 if wrong else 0
 

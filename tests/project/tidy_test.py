@@ -28,7 +28,7 @@ def sees_a_fault(tidy, root):
     with tempfile.TemporaryDirectory() as folder:
         fault = pathlib.Path(folder) / "fault.cpp"
         fault.write_text(FAULT)
-        found = clang_tools.run_over([str(fault)], [*tidy, f"--config-file={root / '.clang-tidy'}"], root)
+        found = clang_tools.run_over([[str(fault)]], [*tidy, f"--config-file={root / '.clang-tidy'}"], root)
     return any("modernize-use-nullptr" in w for w in warnings(found))
 
 
@@ -44,7 +44,7 @@ def main():
         if len(names) < 50 or not sees_a_fault(tidy, root):
             print(f"{len(names)} source files were found, or a fault was not: the test looks in the wrong place or way")
             return 1
-        wrong = clang_tools.run_over(names, tidy, root)
+        wrong = clang_tools.run_over([[name] for name in names], tidy, root)
     for line in warnings(wrong) or [text for _, text in wrong]:
         print(line)
     print(f"{len(names)} files, {len(wrong)} with warnings")
