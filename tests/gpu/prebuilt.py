@@ -16,7 +16,7 @@ import losses_test
 import packing
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "project"))
+sys.path.insert(0, str(ROOT / "tests" / "train" / "program"))
 import tiny_run  # noqa: E402
 
 NAME = "drill.tar.xz"

@@ -14,7 +14,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "project"))
+sys.path.insert(0, str(ROOT / "tests" / "train" / "program"))
 
 import harness  # noqa: E402
 import tiny_run  # noqa: E402

@@ -20,6 +20,7 @@ COMPILER = "the compiler"
 SECONDS = 300  # of one test; a fault that hangs is caught too
 NAMES = ("kernels", "kernels_cuda", "comm", "device", "tensor", "shard", "shard_cuda", "model", "train", "bench")
 PROGRAMS = {name: f"tests/{name.partition('_')[0]}/{name}_test" for name in NAMES} | {"comm_gpu": "tests/gpu/comm_gpu_worlds_test"}
+SCRIPTS = ("train/program", "bench", "project")
 
 
 def read_tables(root):
@@ -36,12 +37,12 @@ def program_of(test):
 
 
 def unknown_tests(root, fault):
+    """A script is named as its test is; it starts the program or a benchmark, or reads the tree."""
     for test in fault["tests"]:
-        program, names = program_of(test) or ("project", [test.removesuffix("_test")])
-        folder = program.partition("_")[0]
-        suffix = "py" if folder == "project" else "cpp"
-        yield from (f"there is no test {name} in tests/{folder}" for name in names
-                    if not (root / "tests" / folder / f"{name}_test.{suffix}").is_file())
+        program, names = program_of(test) or (None, [test.removesuffix("_test")])
+        places = [f"{program.partition('_')[0]}/{{}}_test.cpp"] if program else [f"{folder}/{{}}_test.py" for folder in SCRIPTS]
+        yield from (f"there is no test {name} in tests/{', tests/'.join(place.rpartition('/')[0] for place in places)}"
+                    for name in names if not any((root / "tests" / place.format(name)).is_file() for place in places))
 
 
 def problems_of(root, fault):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "train" / "program"))
 import harness
 
 ARCHS = "80,90+PTX"

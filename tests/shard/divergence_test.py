@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "project"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "train" / "program"))
 import harness  # noqa: E402
 
 LIMIT_S, DISAGREE, WITNESS_BYTES = 90, 72, 4096

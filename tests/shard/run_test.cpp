@@ -1,4 +1,4 @@
-// A program's main function, over one rank and over threads as ranks; what mpirun starts is in tests/project.
+// A program's main function, over one rank and over threads as ranks; what mpirun starts is in tests/train/program.
 #include "model/run.h"
 
 #include <catch2/catch.hpp>

@@ -3,8 +3,10 @@
 Usage: bench_collectives_test.py BENCH_COLLECTIVES"""
 
 import json
+import pathlib
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "train" / "program"))
 import harness
 
 SMALL = ["--min-bytes", "4096", "--max-bytes", "70000", "--min-time", "0.01", "--json"]

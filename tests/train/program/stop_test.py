@@ -70,7 +70,7 @@ def problems_of(result, text, files, code):
 
 def slurm_script_case(train, report):
     """The batch script of docs/clusters.md, which Slurm signals before the job's time is over; without Slurm, so with a number of ranks."""
-    text = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "clusters.md").read_text()
+    text = (pathlib.Path(__file__).resolve().parents[3] / "docs" / "clusters.md").read_text()
     script = textwrap.dedent(re.search(r"(    #!/bin/bash\n(?:    .*\n)+)", text).group(1))
     start = "mpirun -q --bind-to none build/train config.toml &"
     with tempfile.TemporaryDirectory(prefix="stop.") as folder:

@@ -3,9 +3,11 @@
 Usage: bench_kernels_test.py BENCH_KERNELS"""
 
 import json
+import pathlib
 import re
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "train" / "program"))
 import harness
 
 GPU_ALONE = {"matmul_gelu", "matmul_gelu_backward"}  # the CPU's table has none of them

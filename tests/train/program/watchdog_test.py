@@ -455,7 +455,7 @@ def no_loopback(report):
     inside = harness.in_namespace("-n")
     if inside is None:
         return print("P14 lo is down: skipped, no namespaces may be made here")
-    setup = pathlib.Path(__file__).resolve().parents[2] / "setup"
+    setup = pathlib.Path(__file__).resolve().parents[3] / "setup"
     for mode in ("train", "test"):
         result = harness.run([*inside, setup, mode], timeout_s=10)  # before anything is built
         is_said = result.err.startswith("setup: error: the network device lo is down") and result.err.count("\n") == 1

@@ -4,9 +4,11 @@ Usage: bench_overlap_test.py BENCH_OVERLAP"""
 
 import json
 import os
+import pathlib
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "train" / "program"))
 import harness
 
 SMALL = ["--preset", "tiny", "--layers", "2", "--sequence", "64", "--micro-batch", "2", "--steps", "2", "--warmup", "1", "--profile-steps", "2"]

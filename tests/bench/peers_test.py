@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "train" / "program"))
 import harness
 
 PEERS = harness.ROOT / "bench" / "peers"

@@ -14,7 +14,7 @@ import tempfile
 import time
 
 SKIP = 77
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 _PR_SET_CHILD_SUBREAPER = 36
 # The event library inside mpirun says this now and then, when a rank's pipe closes while mpirun looks at it: no line of ours.
 _MPIRUN_NOISE = re.compile(r"^\[warn\] Epoll (ADD|MOD|DEL)\(.*\n?", re.MULTILINE)

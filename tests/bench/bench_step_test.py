@@ -3,9 +3,11 @@
 Usage: bench_step_test.py BENCH_STEP"""
 
 import json
+import pathlib
 import re
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "train" / "program"))
 import harness
 
 SMALL = ["--preset", "tiny", "--layers", "2", "--sequence", "64", "--micro-batch", "2", "--steps", "3", "--warmup", "1", "--profile-steps", "1"]
