@@ -11,7 +11,7 @@ constexpr AdamWOptions kOptions{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .we
 
 /// The values of Dettmers et al. 2022: of a decade 10^-6, 10^-5 ... the middles of 1, 2, 4 ... equal parts of [0.1, 1],
 /// of both signs, or of twice as many without sign; 0; and 1.
-std::vector<double> table_of(bool is_signed) {
+std::vector<double> make_table(bool is_signed) {
   std::vector<double> values{0, 1};
   for (int decade = 0; decade < 7; ++decade) {
     const int parts = (is_signed ? 1 : 2) * (1 << decade);
@@ -24,6 +24,10 @@ std::vector<double> table_of(bool is_signed) {
   std::sort(values.begin(), values.end());
   REQUIRE(values.size() == 256);
   return values;
+}
+const std::vector<double>& table_of(bool is_signed) {
+  static const std::vector<double> of_both_signs = make_table(true), of_one = make_table(false);
+  return is_signed ? of_both_signs : of_one;
 }
 
 struct State {
@@ -80,7 +84,8 @@ std::vector<double> picked(const std::vector<double>& from, const std::vector<st
 
 TEST_CASE("a step of 8-bit AdamW is AdamW's, and its moments become the nearest codes of the largest of each block") {
   const std::int64_t n = GENERATE(1, 255, 256, 1000, 70001);
-  const std::vector<double> signed_table = table_of(true), unsigned_table = table_of(false);
+  const std::vector<double>& signed_table = table_of(true);
+  const std::vector<double>& unsigned_table = table_of(false);
   State state(Values::random(DType::f32, n, 99).list(), {0, n, n});
   const auto error = [](const std::vector<double>& table, double x) {
     const auto above = std::lower_bound(table.begin(), table.end(), x);
