@@ -14,6 +14,8 @@
 namespace zs {
 namespace {
 
+bool is_zero(const Init& init) { return init.normal_std == 0 && init.uniform_bound == 0 && init.constant == 0; }
+
 /// Draws the initial values of parameters, each by itself, so that any number of threads draw the same.
 struct InitialValues {
   std::uint64_t seed;
@@ -292,6 +294,7 @@ void Executor::draw(const FlatParameter& unit, const Buffer& master, std::uint64
                    segments = unit.held_segments()](ExecContext& exec) mutable {
                     kernels.zero(exec, master);
                     for (const ShardSegment& segment : segments) {
+                      if (is_zero(views[segment.view].init)) continue;
                       for (std::int64_t at = 0; at < segment.count; at += std::ssize(initial.values)) {
                         initial.draw(views[segment.view], segment, at);
                         kernels.upload(exec, master.slice(segment.shard_offset + at, std::ssize(initial.values)),

@@ -51,6 +51,8 @@ class Parameter {
   const Shape& shape() const { return shape_; }
   std::int64_t numel() const { return shape_.numel(); }
   const Init& init() const { return init_; }
+  /// Before a unit has it.
+  void set_init(Init init) { init_ = init; }
   /// Whether weight decay applies (not to norms and biases).
   bool has_decay() const { return has_decay_; }
   /// Whether it gets gradients; a new parameter does. A frozen one is gathered and freed like any other, and ops leave

@@ -161,3 +161,29 @@ TEST_CASE("of a prompt that is longer than a token window the last tokens count"
   std::iota(tokens.begin(), tokens.end(), 0);
   CHECK(TokenWindow(session).next_logits(tokens) == session.next_token_logits({22, 23, 24, 25, 26, 27, 28, 29}));
 }
+
+TEST_CASE("parameters that will be loaded are not drawn, and the others have the values that they have without") {
+  const Config config = parse_config(
+      "[model]\nlayers = 1\nheads = 1\nwidth = 8\ncontext = 8\n[data]\ntrain = \"x\"\n[train]\nsteps = 1\nglobal_batch "
+      "= 1\n",
+      "window.toml");
+  const auto device = Device::create(DeviceKind::cpu, {});
+  const auto world = make_single_world({});
+  const auto is_loaded = [](const std::string& parameter) { return parameter.ends_with("weight"); };
+  Session drawn(*device, *world, config), loaded(*device, *world, config, Session::Use::training, is_loaded);
+  device->synchronize();
+  int differing = 0;
+  for (std::size_t u = 0; u < loaded.runtime().executor().units().size(); ++u) {
+    const FlatParameter& unit = loaded.runtime().executor().units()[u];
+    const auto* const values = static_cast<const float*>(unit.master_buffer().data);
+    const auto* const wanted = static_cast<const float*>(drawn.runtime().executor().units()[u].master_buffer().data);
+    for (const ShardSegment& segment : unit.held_segments()) {
+      const bool is_zero = is_loaded(unit.layout->views()[segment.view].name);
+      for (std::int64_t i = segment.shard_offset; i < segment.shard_offset + segment.count; ++i) {
+        REQUIRE(values[i] == (is_zero ? 0 : wanted[i]));
+        differing += values[i] != wanted[i] ? 1 : 0;
+      }
+    }
+  }
+  CHECK(differing > 100);
+}

@@ -92,7 +92,9 @@ int Inference::start(const std::function<void(Session&)>& work) {
   model_.checkpoint = world_.agree(is_first() ? 1 : 0, model_.checkpoint).message;
   bind_this_thread(share_.cpus);
   device_ = std::make_unique<RankDevice>(world_, rank_device_options(config_, gpus_, plan_, share_));
-  session_ = std::make_unique<Session>(device_->device(), device_->world(), config_, Session::Use::inference);
+  session_ = std::make_unique<Session>(
+      device_->device(), device_->world(), config_, Session::Use::inference,
+      [this](const std::string& parameter) { return weights_.empty() || has_parameter(weights_, parameter); });
   plan_.apply_order(session_->runtime());
   return load();
 }

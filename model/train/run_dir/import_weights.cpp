@@ -80,6 +80,10 @@ WeightImports open_run_weights(const std::string& path, const TrainPlan& plan) {
   return weights;
 }
 
+bool has_parameter(const WeightImports& weights, const std::string& parameter) {
+  return file_of(weights, parameter) != nullptr;
+}
+
 void import_weights(World& world, Executor& executor, const WeightImports& weights) {
   executor.step().check_between_steps("import_weights()");
   executor.wait_readers();

@@ -21,6 +21,9 @@ WeightImports open_weights(const Config& config, const TrainPlan& plan);
 /// The same of the file that a run's end has left, in which parameters have their own names (weights.h).
 WeightImports open_run_weights(const std::string& path, const TrainPlan& plan);
 
+/// Whether one of the files has it.
+bool has_parameter(const WeightImports& weights, const std::string& parameter);
+
 /// Fills the master shards from files: each rank reads what it holds of each parameter, straight into its shard, or by
 /// the piece where that is in a GPU's memory. What no file has stays as it was drawn. Collective; blocks; call before
 /// the first step. Throws AgreedError: the state may be half loaded.

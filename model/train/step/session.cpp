@@ -56,6 +56,13 @@ std::vector<std::int64_t> first_of(std::vector<std::int64_t> lengths, std::int64
   return lengths;
 }
 
+/// Zeros instead of random values, where somebody fills them.
+void draw_nothing(const Module& module, const std::function<bool(const std::string&)>& is_loaded) {
+  for (const auto& parameter : module.own_parameters())
+    if (is_loaded(parameter->name())) parameter->set_init({});
+  for (const Module* child : module.children()) draw_nothing(*child, is_loaded);
+}
+
 std::vector<std::string> parameter_names(const Executor& executor) {
   std::vector<std::string> names;
   for (const FlatParameter& unit : executor.units())
@@ -65,13 +72,15 @@ std::vector<std::string> parameter_names(const Executor& executor) {
 
 }  // namespace
 
-Session::Session(Device& device, World& world, const Config& config, Use use)
+Session::Session(Device& device, World& world, const Config& config, Use use,
+                 const std::function<bool(const std::string& parameter)>& is_loaded)
     : device_(device),
       world_(world),
       config_(config),
       context_(device),
       model_(family_named(config.model.family).make(config.model)),
       runtime_(context_, world, shard_options(config)) {
+  if (is_loaded) draw_nothing(*model_, is_loaded);
   model_->set_recompute(recompute_of(config.train.recompute));
   if (config.shard.units == "plan") {
     resolved_plan_ = shard_by_plan(*model_, runtime_, plan_of(config));

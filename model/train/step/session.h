@@ -75,7 +75,10 @@ class Session {
     inference,  ///< no optimizer, and no steps: the weights are read, not trained
   };
 
-  Session(Device& device, World& world, const Config& config, Use use = Use::training);
+  /// `is_loaded`: whether the caller will fill a parameter from files, which then need not be drawn; until then it is
+  /// zeros.
+  Session(Device& device, World& world, const Config& config, Use use = Use::training,
+          const std::function<bool(const std::string& parameter)>& is_loaded = {});
 
   /// Micro-batches of one step over all ranks, and on this rank.
   std::int64_t global_micro_batches() const { return config_.train.global_batch / config_.train.micro_batch; }

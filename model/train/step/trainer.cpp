@@ -152,7 +152,9 @@ int Trainer::train() {
   bind_this_thread(share_.cpus);
   device_ = std::make_unique<RankDevice>(world_, rank_device_options(config_, gpus_, plan_, share_));
   if (job_.verify_order) verifier_.emplace(device_->device());
-  session_ = std::make_unique<Session>(device_->device(), device_->world(), config_);
+  session_ = std::make_unique<Session>(
+      device_->device(), device_->world(), config_, Session::Use::training,
+      [this](const std::string& parameter) { return resume_ || has_parameter(weights_, parameter); });
   plan_.apply_order(session_->runtime());
   is_terminal_ = is_first() && prints_to_terminal();
   if (const std::string text = device_->has_gpu_world() ? describe_registration(device_->world(), config_) : "";
