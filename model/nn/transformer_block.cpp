@@ -13,9 +13,12 @@ TransformerBlock::TransformerBlock(std::string path, const BlockOptions& options
 
 Tensor TransformerBlock::run(Recompute part, const Tensor& x, const TensorsFunction& body, const TensorFunction& last) {
   if (recompute_ != part) return last(body({x}));
-  if (adapters_ == nullptr) return recompute({x}, body, last);
+  InputKeeper* const keeper = part == Recompute::block ? keeper_ : nullptr;
+  if (adapters_ == nullptr) return recompute({x}, body, last, keeper);
   // A backward keeps what adapters of the last product make: it has to be made again, too.
-  return recompute({x}, [body, last](const std::vector<Tensor>& in) { return last(body(in)); });
+  return recompute(
+      {x}, [body, last](const std::vector<Tensor>& in) { return std::vector{last(body(in))}; },
+      [](const std::vector<Tensor>& all) { return all.front(); }, keeper);
 }
 
 Tensor TransformerBlock::attention(const Tensor& x, const Documents& documents) {

@@ -35,6 +35,8 @@ class TransformerBlock : public Layer<TransformerBlock> {
   /// (B, T, C) -> (B, T, C)
   Tensor forward(const Tensor& x, const Documents& documents = {});
   void set_recompute(Recompute recompute) { recompute_ = recompute; }
+  /// Who has the block's input until backward where all of the block is recomputed; null: it stays.
+  void set_input_keeper(InputKeeper* keeper) { keeper_ = keeper; }
   /// Where adapters of its products go. Called once, before the model is sharded.
   LoraAdapters& make_adapters() { return *(adapters_ = &make_child<LoraAdapters>("lora")); }
 
@@ -50,6 +52,7 @@ class TransformerBlock : public Layer<TransformerBlock> {
   Dropout &attention_dropout_, &mlp_dropout_;
   LoraAdapters* adapters_ = nullptr;  // null: none
   Recompute recompute_ = Recompute::none;
+  InputKeeper* keeper_ = nullptr;
 };
 
 }  // namespace zs

@@ -1,11 +1,9 @@
 #include "runtime/shard/host_link.h"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 #include <utility>
 
-#include "kernels/kernels.h"
+#include "runtime/shard/link_copy.h"
 
 namespace zs {
 
@@ -17,18 +15,8 @@ HostLink::Window HostLink::make(const std::string& unit, const std::vector<Buffe
   return window;
 }
 
-/// A CPU device is held to the bandwidth that was asked for: the copy ends when such a link would have moved it.
 void HostLink::copy(const char* name, const std::string& unit, const Buffer& out, const Buffer& in) {
-  if (in.elems == 0) return;
-  const double link_gbs = context_.device().kind() == DeviceKind::cpu ? cpu_link_gbs_ : 0;
-  offload().enqueue({fmt::format("{}:{}", name, unit), {in}, {out}}, [&kernels = context_.kernels(), out, in,
-                                                                      link_gbs](ExecContext& exec) {
-    const auto begin = std::chrono::steady_clock::now();
-    kernels.copy(exec, out, in);
-    if (link_gbs > 0)
-      std::this_thread::sleep_until(
-          begin + std::chrono::nanoseconds(static_cast<std::int64_t>(static_cast<double>(in.bytes()) / link_gbs)));
-  });
+  if (in.elems > 0) enqueue_link_copy(context_, cpu_link_gbs_, fmt::format("{}:{}", name, unit), out, in);
 }
 
 HostLink::Window HostLink::load(const std::string& unit, const std::vector<Buffer>& host, Pool* pool) {

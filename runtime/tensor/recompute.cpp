@@ -12,6 +12,17 @@ struct Recomputed {
   std::vector<Tensor> inputs;
   TensorsFunction body;
   TensorFunction last;
+  std::function<Tensor()> take_first = {};  // set: gives the first input, which a keeper has
+
+  std::vector<Tensor> take_inputs() const {
+    std::vector<Tensor> taken = inputs;
+    if (take_first) {
+      const std::shared_ptr<AutogradState> state = taken.front().autograd();
+      taken.front() = take_first();
+      taken.front().set_autograd(state);
+    }
+    return taken;
+  }
 };
 
 /// Nothing is recorded, but for the parameters that the ops take.
@@ -32,16 +43,16 @@ Tensor run_again(Context& context, const Recomputed& function, std::vector<std::
   OpMode mode;
   mode.runs_again = true;
   const OpModeGuard guard(context, mode);
-  const std::vector<Tensor> values = function.body(function.inputs);
+  const std::vector<Tensor> values = function.body(function.take_inputs());
   mode.unfilled = &unfilled;
   const OpModeGuard last_guard(context, mode);
   return function.last(values);
 }
 
-Rerun rerun_of(Context& context, Recomputed function, const Tensor& first) {
+Rerun rerun_of(Context& context, std::shared_ptr<const Recomputed> function, const Tensor& first) {
   return [&context, function = std::move(function), shape = first.shape(), dtype = first.dtype()] {
     std::vector<std::weak_ptr<const void>> unfilled;
-    Tensor y = run_again(context, function, unfilled);
+    Tensor y = run_again(context, *function, unfilled);
     ZS_CHECK(y && y.shape() == shape && y.dtype() == dtype, "a recomputed function gave {} {}, and now gives {} {}",
              name_of(dtype), shape.str(), name_of(y.dtype()), y.shape().str());
     std::shared_ptr<AutogradState> output = y.autograd();
@@ -63,15 +74,23 @@ Tensor recompute(std::vector<Tensor> inputs, TensorFunction function) {
       [](const std::vector<Tensor>& output) { return output.front(); });
 }
 
-Tensor recompute(std::vector<Tensor> inputs, TensorsFunction body, TensorFunction last) {
+Tensor recompute(std::vector<Tensor> inputs, TensorsFunction body, TensorFunction last, InputKeeper* keeper) {
   ZS_CHECK(!inputs.empty() && inputs.front(), "a recomputed function takes at least one tensor");
   Context& context = inputs.front().context();
   if (!context.is_grad_enabled()) return last(body(inputs));
-  Recomputed function{std::move(inputs), std::move(body), std::move(last)};
+  const auto function = std::make_shared<Recomputed>(Recomputed{std::move(inputs), std::move(body), std::move(last)});
   std::vector<Parameter*> used;
-  Tensor y = run_first(context, function, used);
-  const std::vector<Tensor> wanting = function.inputs;
-  record_rerun(y, wanting, used, rerun_of(context, std::move(function), y));
+  if (keeper != nullptr) keeper->before_forward();
+  Tensor y = run_first(context, *function, used);
+  record_rerun(y, function->inputs, used, rerun_of(context, function, y));
+  if (keeper != nullptr && y.requires_grad()) {
+    Tensor& first = function->inputs.front();
+    Tensor input = first.detach();
+    Tensor cut;  // knows only what it came from
+    cut.set_autograd(first.autograd());
+    first = std::move(cut);
+    function->take_first = keeper->keep(std::move(input));
+  }
   return y;
 }
 

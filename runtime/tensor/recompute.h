@@ -20,8 +20,21 @@ using TensorsFunction = std::function<std::vector<Tensor>(const std::vector<Tens
 /// nothing is recorded it is a plain call.
 Tensor recompute(std::vector<Tensor> inputs, TensorFunction function);
 
+/// Where the first input of recomputed functions is until their backward. Owned by the caller; it outlives the
+/// backward.
+class InputKeeper {
+ public:
+  virtual ~InputKeeper() = default;
+  /// The forward of a recomputed function begins: what the last one kept is read no more until its backward.
+  virtual void before_forward() = 0;
+  /// Takes the input of the function that was begun last. What it gives is called once, when that backward arrives, and
+  /// gives the same elements, which the compute stream may read then.
+  virtual std::function<Tensor()> keep(Tensor input) = 0;
+};
+
 /// last(body(inputs)), the same, where no backward needs what `last` computes (a product, a sum, a reshape): in the
 /// second run `last` is recorded, but its launches are left out. An error when a backward keeps any of it after all.
-Tensor recompute(std::vector<Tensor> inputs, TensorsFunction body, TensorFunction last);
+/// `keeper`: has the first input meanwhile; none: it stays where it is.
+Tensor recompute(std::vector<Tensor> inputs, TensorsFunction body, TensorFunction last, InputKeeper* keeper = nullptr);
 
 }  // namespace zs
