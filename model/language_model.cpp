@@ -59,8 +59,18 @@ Tensor LanguageModel::next_token_logits(const Tensor& ids, std::int64_t position
 }
 
 void LanguageModel::set_recompute(Recompute recompute) {
+  set_recompute([=](const std::string&) { return recompute; });
+}
+
+void LanguageModel::set_recompute(const std::function<Recompute(const std::string& path)>& of_block) {
+  for_each_module(*this, [&](Module& module) {
+    if (auto* const block = dynamic_cast<TransformerBlock*>(&module)) block->set_recompute(of_block(block->path()));
+  });
+}
+
+void LanguageModel::set_input_keeper(InputKeeper* keeper) {
   for_each_module(*this, [=](Module& module) {
-    if (auto* const block = dynamic_cast<TransformerBlock*>(&module)) block->set_recompute(recompute);
+    if (auto* const block = dynamic_cast<TransformerBlock*>(&module)) block->set_input_keeper(keeper);
   });
 }
 

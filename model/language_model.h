@@ -29,8 +29,11 @@ class LanguageModel : public Module {
   /// the whole sequence, to rounding.
   Tensor next_token_logits(const Tensor& ids, std::int64_t position, KvCache* cache = nullptr);
 
-  /// Of every TransformerBlock in it.
+  /// Of every TransformerBlock in it; or of each by itself, by its path.
   void set_recompute(Recompute recompute);
+  void set_recompute(const std::function<Recompute(const std::string& path)>& of_block);
+  /// Of every TransformerBlock, too.
+  void set_input_keeper(InputKeeper* keeper);
 
   std::int64_t parameter_count() const;
   /// Those that a token's work grows with: all but an embedding that is not the head, too.

@@ -158,7 +158,7 @@ TEST_CASE(
   choose_scheme(config, scheme_of(name, kRanks));
   choose_layout(config, is_default ? "flat" : "per_parameter");
   if (is_bf16) choose_bf16(config, "bf16");
-  config.train.recompute = is_default ? "none" : "block";
+  config.train.recompute = {is_default ? "none" : "block"};
   config.model.layers = 4;
   const TinyResult cpu = train_tiny(config, {.ranks = kRanks, .steps = 2});
   config.shard.unit_mib = is_default ? -1 : is_bf16 ? 0.0125 : 0.025;  // a block has 6.4 KiB in bf16

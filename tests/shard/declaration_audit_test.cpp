@@ -303,9 +303,9 @@ TEST_CASE("every op of a step reads and writes what it declares, all of it and n
   Config config = small_config();
   if (variant == 1) config.precision.param = config.precision.reduce = "bf16";
   if (variant == 2) config.train.deterministic = false;
-  if (variant == 3) config.train.recompute = "block";
+  if (variant == 3) config.train.recompute = {"block"};
   if (variant == 4)
-    config.train.recompute = "attention", config.model.activation = "gelu_erf",
+    config.train.recompute = {"attention"}, config.model.activation = "gelu_erf",
     config.shard.reduce_every_micro_batch = false;
   if (variant == 5) choose_layout(config, "last dim");
   if (variant == 6) choose_layout(config, "small whole"), config.precision.param = "bf16";

@@ -180,8 +180,8 @@ TEST_CASE("a GPT-2 with dropout is trained to the same bits at any number of ran
   static const TinyResult one = train_tiny(dropping_config(), {.is_calm = true});
   const int variant = GENERATE(range(0, 6));
   Config config = dropping_config();
-  if (variant == 2) config.train.recompute = "attention";
-  if (variant == 3) config.train.recompute = "block";
+  if (variant == 2) config.train.recompute = {"attention"};
+  if (variant == 3) config.train.recompute = {"block"};
   if (variant >= 4) config.model.dropout = 0;
   if (variant == 4)
     config.model.embedding_dropout = config.model.residual_dropout = config.model.attention_dropout = 0.2;

@@ -87,8 +87,8 @@ TEST_CASE("a budget is nine tenths of a limit, less what the process needs besid
 
 TEST_CASE("recomputation is proposed first, of attention where that is enough", "[memory]") {
   const MemoryDemand run = demand();
-  const auto attention = with(run, [](MemoryDemand&d) { d.config.train.recompute = "attention"; }),
-             block = with(run, [](MemoryDemand&d) { d.config.train.recompute = "block"; });
+  const auto attention = with(run, [](MemoryDemand&d) { d.config.train.recompute = {"attention"}; }),
+             block = with(run, [](MemoryDemand&d) { d.config.train.recompute = {"block"}; });
   REQUIRE(host_bytes(block) < host_bytes(attention));
   REQUIRE(host_bytes(attention) < host_bytes(run));
   CHECK(proposal(run, host_bytes(run) - 1).text == "set train.recompute=attention");
@@ -98,7 +98,7 @@ TEST_CASE("recomputation is proposed first, of attention where that is enough", 
 }
 
 TEST_CASE("then the largest micro-batch that the ranks can share evenly and that fits", "[memory]") {
-  const MemoryDemand run = with(demand(), [](MemoryDemand& d) { d.config.train.recompute = "block"; });
+  const MemoryDemand run = with(demand(), [](MemoryDemand& d) { d.config.train.recompute = {"block"}; });
   const auto of_size = [&](std::int64_t size) {
     return with(run, [size](MemoryDemand& d) { d.config.train.micro_batch = size; });
   };
@@ -112,7 +112,7 @@ TEST_CASE("then the largest micro-batch that the ranks can share evenly and that
 
 TEST_CASE("then smaller chunks of the loss", "[memory]") {
   const MemoryDemand run = with(demand(), [](MemoryDemand& d) {
-    d.config.train.recompute = "block";
+    d.config.train.recompute = {"block"};
     d.config.train.micro_batch = 1;
     d.config.model.vocab = 20000;
   });
@@ -127,7 +127,7 @@ TEST_CASE("then smaller chunks of the loss", "[memory]") {
 
 TEST_CASE("of two changes that fit, the one that costs less is proposed", "[memory]") {
   const MemoryDemand run = with(demand(), [](MemoryDemand& d) {
-    d.config.train.recompute = "block";
+    d.config.train.recompute = {"block"};
     d.config.train.micro_batch = 2;
     d.config.model.vocab = 20000;
   });
@@ -135,13 +135,13 @@ TEST_CASE("of two changes that fit, the one that costs less is proposed", "[memo
   REQUIRE(fits(with(run, [](MemoryDemand& d) { d.config.train.loss_chunk = 64; })));
   REQUIRE(fits(with(run, [](MemoryDemand& d) { d.plan.ranks = d.local_ranks = 1; })));
   CHECK(proposal(run, host_bytes(run) - 1).text == "set train.micro_batch=1");
-  const MemoryDemand keeps = with(run, [](MemoryDemand& d) { d.config.train.recompute = "none"; });
+  const MemoryDemand keeps = with(run, [](MemoryDemand& d) { d.config.train.recompute = {"none"}; });
   CHECK(proposal(keeps, host_bytes(keeps) - 1).text == "set train.recompute=attention");
 }
 
 TEST_CASE("then fewer blocks a unit, also where several are the default", "[memory]") {
   const MemoryDemand separate = with(demand(), [](MemoryDemand& d) {
-    d.config.train.recompute = "block";
+    d.config.train.recompute = {"block"};
     d.config.train.micro_batch = 1;
     d.config.train.loss_chunk = 32;
     d.config.model.vocab = 61;
@@ -166,7 +166,7 @@ TEST_CASE("then fewer blocks a unit, also where several are the default", "[memo
 
 TEST_CASE("then less prefetch or a lower limit, then resharding after forward", "[memory]") {
   const MemoryDemand least = with(demand(), [](MemoryDemand& d) {
-    d.config.train.recompute = "block";
+    d.config.train.recompute = {"block"};
     d.config.train.micro_batch = 1;
     d.config.train.loss_chunk = 32;
     d.config.model.vocab = 61;
@@ -187,7 +187,7 @@ TEST_CASE("then less prefetch or a lower limit, then resharding after forward", 
 
 TEST_CASE("then fewer ranks on the host, or more where each process has its own limit, or more hosts", "[memory]") {
   const MemoryDemand run = with(demand(6, 6), [](MemoryDemand& d) {
-    d.config.train.recompute = "block";
+    d.config.train.recompute = {"block"};
     d.config.train.micro_batch = 1;
     d.config.train.loss_chunk = 32;
     d.config.shard.prefetch = 0;
@@ -217,7 +217,7 @@ TEST_CASE("then fewer ranks on the host, or more where each process has its own 
 TEST_CASE("memory of the device, and of the host beside it, have limits of their own", "[memory]") {
   MemoryDemand run = demand(1, 1);
   run.config.precision.param = run.config.precision.output = run.config.precision.validation = "bf16";
-  run.config.train.recompute = "block";
+  run.config.train.recompute = {"block"};
   run.config.train.micro_batch = 1;
   run.config.train.loss_chunk = 32;
   run.config.shard.prefetch = 0;

@@ -53,9 +53,9 @@ const std::vector<Way>& ways() {
         {"a limit above the prefetch", [](Config& config) { config.shard.limit = 3; }},
         {"all resharded", [](Config& config) { config.shard.keep_root_unsharded = false; }},
         {"kept for backward", [](Config& config) { config.shard.reshard_after_forward = false; }},
-        {"blocks run again", [](Config& config) { config.train.recompute = "block"; }},
+        {"blocks run again", [](Config& config) { config.train.recompute = {"block"}; }},
         {"attention runs again, all resharded",
-         [](Config& config) { config.train.recompute = "attention", config.shard.keep_root_unsharded = false; }},
+         [](Config& config) { config.train.recompute = {"attention"}, config.shard.keep_root_unsharded = false; }},
         {"one reduction in flight", [](Config& config) { config.shard.max_reductions_in_flight = 1; }},
     };
     for (const std::string& name : scheme_names())

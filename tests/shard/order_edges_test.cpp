@@ -42,7 +42,9 @@ std::vector<Way> ways_of_options() {
       {"bf16, sums in f32", [](Config& config) { config.precision.param = "bf16", config.precision.output = "f32"; }},
       {"one reduction in flight", [](Config& config) { config.shard.max_reductions_in_flight = 1; }},
       {"one unit", [](Config& config) { config.shard.units = "model"; }},
-      {"blocks run again", [](Config& config) { config.train.recompute = "block"; }},
+      {"blocks run again", [](Config& config) { config.train.recompute = {"block"}; }},
+      {"inputs of blocks on the host",
+       [](Config& config) { config.train.recompute = {"block"}, config.offload.activations = "host"; }},
       {"deterministic", [](Config& config) { config.train.deterministic = true; }},
       {"moments on the host", [](Config& config) { config.offload.moments = "host"; }},
       {"gradients on the host", [](Config& config) { config.offload.gradients = "host"; }},
@@ -68,7 +70,7 @@ std::vector<Way> ways_in_twos() {
       {"blocks in twos, run again, all resharded",
        [](Config& config) {
          in_twos(config);
-         config.train.recompute = "block";
+         config.train.recompute = {"block"};
          config.shard.keep_root_unsharded = false;
        }},
       {"blocks in twos, nested",

@@ -216,13 +216,13 @@ TEST_CASE("I1: sums of the residual stream in f32 are the same bits at every num
   const TinyResult reference = train_tiny(config, {.ranks = 1});
   CHECK(train_tiny(config, {.ranks = 2}).weights == reference.weights);
   for (const char* recompute : {"block", "attention"}) {
-    config.train.recompute = recompute;
+    config.train.recompute = {recompute};
     const TinyResult run = train_tiny(config, {.ranks = 2});
     CAPTURE(recompute);
     CHECK(run.weights == reference.weights);
     CHECK(run.peak_bytes.back() == make_plan(config, 0, 2).step_peak_bytes);
   }
-  config.train.recompute = "none";
+  config.train.recompute = {"none"};
   config.shard.units = "model";
   CHECK(train_tiny(config, {.ranks = 2}).weights == reference.weights);
   const std::vector<TraceEntry> trace = make_plan(config, 0, 1).trace;

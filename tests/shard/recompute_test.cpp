@@ -45,7 +45,7 @@ std::int64_t activations_of_124M(const std::string& recompute) {
   config.model.vocab = 50257;
   config.train.global_batch = config.train.micro_batch = 4;
   config.train.sequence = 256;
-  config.train.recompute = recompute;
+  config.train.recompute = {recompute};
   return make_plan(config, 0, 1).at_peak.at("activation");
 }
 
@@ -208,7 +208,7 @@ TEST_CASE("I1: recomputed activations do not change a bit of losses, norms and w
   const TinyResult kept = train_tiny(config, {.ranks = ranks});
   for (const char* recompute : {"block", "attention"}) {
     for (const int variant : {0, 1, 2, 3}) {
-      config.train.recompute = recompute;
+      config.train.recompute = {recompute};
       config.shard.reshard_after_forward = variant % 2 == 0;
       config.shard.prefetch = variant / 2;
       config.shard.zero_copy = variant == 1 || variant == 2 ? "auto" : "off";  // with either value of both
@@ -226,7 +226,7 @@ TEST_CASE("I1: seeded delays and poisoned freed memory do not change a bit of a 
   Config config = short_config();
   config.precision.param = GENERATE(as<std::string>{}, "f32", "bf16");
   const TinyResult kept = train_tiny(config, {.ranks = 2});
-  config.train.recompute = GENERATE(as<std::string>{}, "block", "attention");
+  config.train.recompute = {GENERATE(as<std::string>{}, "block", "attention")};
   CHECK(train_tiny(config, {.ranks = 2, .perturb_seed = 1}).weights == kept.weights);
   CHECK(train_tiny(config, {.ranks = 2, .follows_plan = false}).weights == kept.weights);
 }
@@ -234,7 +234,7 @@ TEST_CASE("I1: seeded delays and poisoned freed memory do not change a bit of a 
 TEST_CASE("I4: a recomputed step counts the planned bytes, enqueues the planned ops, and every access is ordered",
           "[recompute]") {
   Config config = short_config();
-  config.train.recompute = GENERATE(as<std::string>{}, "block", "attention");
+  config.train.recompute = {GENERATE(as<std::string>{}, "block", "attention")};
   config.precision.param = GENERATE(as<std::string>{}, "f32", "bf16");
   config.shard.reshard_after_forward = GENERATE(true, false);
   const int ranks = GENERATE(1, 2);
@@ -250,11 +250,48 @@ TEST_CASE("I4: a recomputed step counts the planned bytes, enqueues the planned 
   for (std::size_t i = 0; i < run.trace.size(); ++i) REQUIRE(run.trace[i].op.name == plan.trace[i].op.name);
 }
 
+TEST_CASE("I1: blocks recomputed by pattern do not change a bit, take the planned bytes, and every access is ordered",
+          "[recompute]") {
+  Config config = short_config();
+  config.shard.unit_mib = GENERATE(0.0, 1.0);  // a block a unit, or all of them
+  config.shard.reshard_after_forward = GENERATE(true, false);
+  const int ranks = GENERATE(1, 2);
+  const TinyResult kept = train_tiny(config, {.ranks = ranks});
+  for (const std::vector<std::string>& recompute : {std::vector<std::string>{"blocks.0=block", "*=attention"},
+                                                    {"blocks.{1-2}=block"},
+                                                    {"blocks.1=none", "blocks.{*}=block"}}) {
+    config.train.recompute = recompute;
+    CAPTURE(config.shard.unit_mib, config.shard.reshard_after_forward.str(), ranks, recompute);
+    const TrainPlan plan = make_plan(config, 0, ranks);
+    const TinyResult run = train_tiny(config, {.ranks = ranks});
+    CHECK(run.losses == kept.losses);
+    CHECK(run.weights == kept.weights);
+    for (const std::int64_t peak : run.peak_bytes) CHECK(peak == plan.step_peak_bytes);
+  }
+}
+
+TEST_CASE("a pattern of blocks says of each what it recomputes, and the first that matches counts", "[recompute]") {
+  Config config = short_config();
+  config.train.global_batch = 1;
+  const auto products = [&](const std::vector<std::string>& recompute) {
+    config.train.recompute = recompute;
+    return launches(make_plan(config, 0, 1).trace, "linear");
+  };
+  CHECK(products({"blocks.0=block"}) == 12 + 3);
+  CHECK(products({"blocks.{1-2}=attention"}) == 12 + 2);
+  CHECK(products({"blocks.2=block", "blocks.{*}=attention"}) == 12 + 3 + 2);
+  CHECK(products({"blocks.2=none", "blocks.{*}=block"}) == 12 + 6);
+  CHECK(products({}) == 12);
+  CHECK_THROWS_WITH(products({"blocks.{3-9}=block"}),
+                    Catch::Contains("train.recompute: \"blocks.{3-9}\" matches no block") &&
+                        Catch::Contains("nearest blocks are blocks.{*}"));
+}
+
 TEST_CASE("what is asked of the executor does not depend on recomputation", "[recompute]") {
   Config config = short_config();
   config.shard.prefetch = GENERATE(0, 1, 2);
   const TrainPlan kept = make_plan(config, 0, 2);
-  config.train.recompute = GENERATE(as<std::string>{}, "block", "attention");
+  config.train.recompute = {GENERATE(as<std::string>{}, "block", "attention")};
   const TrainPlan plan = make_plan(config, 0, 2);
   CHECK(text_of(plan.micro_batch) == text_of(kept.micro_batch));
   for (const auto phase : {ExecOrder::Phase::forward, ExecOrder::Phase::backward}) {
@@ -266,7 +303,7 @@ TEST_CASE("a recomputed part runs again once, without what no backward needs", "
   Config config = short_config();
   config.train.global_batch = 1;
   const auto launched = [&](const char* recompute, const char* name) {
-    config.train.recompute = recompute;
+    config.train.recompute = {recompute};
     return launches(make_plan(config, 0, 1).trace, name);
   };
   // Three layers of four products, and the head's chunks apart. A block leaves out its last product and sum, attention

@@ -157,10 +157,10 @@ TEST_CASE("I1: a plan of attention and MLP units trains to the bits of blocks") 
     case 2:
       config.plan.apply = {"token_embedding", "blocks.{*}", "blocks.{*}.attention", "blocks.{*}.mlp"};
       config.plan.forward = config.plan.backward = 2;
-      config.train.recompute = "block";
+      config.train.recompute = {"block"};
       break;
     case 3:
-      config.train.recompute = "attention";
+      config.train.recompute = {"attention"};
       config.plan.hooks = {"blocks.{0-1}"};
       break;
     case 4: config.plan.reshard = {"blocks.0.*=false", "blocks.{1-2}.mlp=true"}; break;

@@ -83,7 +83,7 @@ TEST_CASE("I1: reshard, prefetch depth, unit plan and gradient buffers do not ch
       config.shard.prefetch = 2;
       config.shard.limit = 1;
       break;
-    case 8: config.train.recompute = "block"; break;
+    case 8: config.train.recompute = {"block"}; break;
     default: config.shard.max_reductions_in_flight = 4; break;
   }
   CAPTURE(variant, layout);
@@ -96,8 +96,8 @@ TEST_CASE("I1: recomputed activations, one unit and a tied head of a Llama do no
   const int variant = GENERATE(range(0, 3));
   if (is_thinned_out()) return;
   const TinyResult one = config.model.tied_head ? train_tiny(config, {.is_calm = true}) : reference("llama");
-  if (variant == 0) config.train.recompute = "attention";
-  if (variant == 1) config.train.recompute = "block";
+  if (variant == 0) config.train.recompute = {"attention"};
+  if (variant == 1) config.train.recompute = {"block"};
   if (variant == 2) config.shard.units = "model";
   CAPTURE(variant, config.model.tied_head);
   CHECK(is_same_run(train_tiny(config, {.ranks = 2}), one));
@@ -110,7 +110,7 @@ TEST_CASE("I1: windows, biases and norms of queries and keys do not change a bit
   CHECK(mean(one.losses, 48, 24) < mean(one.losses, 0, 24) - 0.2);
   CAPTURE(config.model.family);
   CHECK(is_same_run(train_tiny(config, {.ranks = 3}), one));
-  config.train.recompute = GENERATE(as<std::string>{}, "attention", "block");
+  config.train.recompute = {GENERATE(as<std::string>{}, "attention", "block")};
   choose_layout(config, "small whole");
   CHECK(is_same_run(train_tiny(config, {.ranks = 2}), one));
 }

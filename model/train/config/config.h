@@ -49,7 +49,7 @@ struct Config {
     std::vector<std::string> groups;  ///< "PATTERN: lr=FACTOR, decay=VALUE"
     std::int64_t seed = 1337;
     bool deterministic = false;
-    std::string recompute = "none";
+    std::vector<std::string> recompute = {"none"};  ///< one word, or "PATTERN=PART"
     std::string loss = "tokens";
     std::int64_t loss_chunk = 0;
     Duration time_limit;
@@ -86,10 +86,12 @@ struct Config {
     bool operator==(const Precision&) const = default;
   };
   struct Offload {
-    std::string weights = "device", gradients = "device", moments = "device";
+    std::string weights = "device", gradients = "device", moments = "device", activations = "device";
     double cpu_link_gbs = 0;
     std::int64_t device_mib = 0, host_mib = 0;
+    /// Of the optimizer's.
     bool has_any() const { return weights == "host" || gradients == "host" || moments == "host"; }
+    bool uses_host() const { return has_any() || activations == "host"; }
     bool operator==(const Offload&) const = default;
   };
   struct Comm {

@@ -133,6 +133,8 @@ constexpr std::array kRunningKeys = {
               "The same of the reduced gradients, between the micro-batches that add to them and until the update."},
     ConfigKey{"offload.moments", [](Config& c) -> ConfigSlot { return &c.offload.moments; }, any, "device|host", "",
               "The same of the optimizer's state: AdamW's two moments, SGD's momentum."},
+    ConfigKey{"offload.activations", [](Config& c) -> ConfigSlot { return &c.offload.activations; }, any, "device|host",
+              "", "Where inputs of recomputed blocks are between forward and backward (docs/offload.md)."},
     ConfigKey{"offload.device_mib", [](Config& c) -> ConfigSlot { return &c.offload.device_mib; }, between(0, 1e9), "",
               "", "A run whose plan needs more of the device's memory on a rank is refused; 0: the machine's limits."},
     ConfigKey{"offload.host_mib", [](Config& c) -> ConfigSlot { return &c.offload.host_mib; }, between(0, 1e9), "", "",

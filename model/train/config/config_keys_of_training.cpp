@@ -209,10 +209,10 @@ constexpr std::array kTrainingKeys = {
               "Seeds the weights, the order of the data and the sample."},
     ConfigKey{"train.deterministic", [](Config& c) -> ConfigSlot { return &c.train.deterministic; }, any, "", "",
               "Bit-identical results at any number of ranks and threads."},
-    ConfigKey{"train.recompute", [](Config& c) -> ConfigSlot { return &c.train.recompute; }, any,
-              "none|block|attention", "",
-              "Activations that backward computes again: none, all of a transformer block but its input, or what "
-              "its attention makes up to the output projection. The results are the same bits."},
+    ConfigKey{"train.recompute", [](Config& c) -> ConfigSlot { return &c.train.recompute; }, any, "", "",
+              "Activations that backward computes again: `none`, all of a transformer `block` but its input, or what "
+              "its `attention` makes up to the output projection; or `PATTERN=PART` of some blocks, the first that "
+              "matches counts: `blocks.{0-3}=block`; or `auto` (docs/memory.md). The results are the same bits."},
     ConfigKey{"train.loss", [](Config& c) -> ConfigSlot { return &c.train.loss; }, any, "tokens|sequences", "",
               "What weighs alike in a step's loss and gradient where some targets count for nothing: `tokens`, each "
               "target that counts, over all micro-batches and ranks; or `sequences`, each sequence, by the mean "

@@ -1,5 +1,7 @@
 #include "model/train/config/config_offload.h"
 
+#include "model/train/config/config_recompute.h"
+
 namespace zs {
 
 void check_offload(ConfigDraft& draft) {
@@ -33,8 +35,14 @@ void check_offload(ConfigDraft& draft) {
     draft.report("run.lost_updates_every",
                  "run.lost_updates_every does not go with weights or gradients that the host keeps (offload)",
                  "leave one of them out");
-  if (are_good(draft, {"offload.weights", "offload.gradients", "offload.moments", "cuda.graph"}) &&
-      c.offload.has_any() && c.cuda.graph)
+  if (are_good(draft, {"offload.activations", "train.recompute"}) && c.offload.activations == "host" &&
+      !may_recompute_blocks(c.train.recompute))
+    draft.report("offload.activations",
+                 "offload.activations = \"host\" does not go with a train.recompute that recomputes no whole block",
+                 "it is the inputs of such blocks that go there: set train.recompute = \"block\"");
+  if (are_good(draft,
+               {"offload.weights", "offload.gradients", "offload.moments", "offload.activations", "cuda.graph"}) &&
+      c.offload.uses_host() && c.cuda.graph)
     draft.report("cuda.graph", "cuda.graph = true does not go with what the host keeps (offload)",
                  "leave one of them out");
   if (are_good(draft, {"offload.cpu_link_gbs", "device"}) && c.offload.cpu_link_gbs > 0 && c.device == "cuda")

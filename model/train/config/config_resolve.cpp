@@ -11,6 +11,7 @@
 #include "model/train/config/config_offload.h"
 #include "model/train/config/config_optimizer.h"
 #include "model/train/config/config_plan.h"
+#include "model/train/config/config_recompute.h"
 #include "model/train/config/config_schema.h"
 #include "model/train/config/expand_path.h"
 #include "model/train/config/pattern_entries.h"
@@ -339,6 +340,7 @@ void resolve_config(ConfigDraft& draft) {
   resolve_lora(draft);
   check_sizes(draft);
   check_schedule(draft);
+  check_recompute(draft);
   resolve_optimizer(draft);
   resolve_precision(draft);
   resolve_plan(draft);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "model/train/config/config_recompute.h"
 #include "model/train/run_dir/metrics.h"
 #include "model/train/step/session.h"
 #include "runtime/tensor/ops.h"
@@ -28,10 +29,13 @@ void take_bytes(MemoryChange& one) {
 
 Changes recomputations(const MemoryDemand& demand) {
   Changes changes;
+  using Entries = std::vector<std::string>;
+  const Entries& set = demand.config.train.recompute;
   for (const char* part : {"attention", "block"}) {
-    if (demand.config.train.recompute == "block" || demand.config.train.recompute == part) continue;
+    // What patterns say may save more already than all attention would.
+    if (set == Entries{"block"} || (set != Entries{"none"} && std::string(part) == "attention")) continue;
     changes.push_back(change(demand, fmt::format("set train.recompute={}", part)));
-    changes.back().demand.config.train.recompute = part;
+    changes.back().demand.config.train.recompute = {part};
   }
   return changes;
 }
@@ -104,7 +108,7 @@ Changes residences(const MemoryDemand& demand, const char* to) {
   const Config& config = demand.config;
   const Config::Offload& offload = config.offload;
   const bool goes_to_host = std::string(to) == "host";
-  if (goes_to_host ? demand.gpus == 0 && offload.device_mib == 0 : !offload.has_any()) return {};
+  if (goes_to_host ? demand.gpus == 0 && offload.device_mib == 0 : !offload.uses_host()) return {};
   const bool has_moments = config.train.optimizer != "sgd" || config.train.momentum > 0;
   const bool has_masters = config.precision.param == "bf16" && config.precision.validation != "f32";
   const bool needs_device =
@@ -115,6 +119,8 @@ Changes residences(const MemoryDemand& demand, const char* to) {
   if (!goes_to_host || has_masters) keys.emplace_back("offload.weights", &Config::Offload::weights);
   if (!goes_to_host || has_moments) keys.emplace_back("offload.moments", &Config::Offload::moments);
   keys.emplace_back("offload.gradients", &Config::Offload::gradients);
+  if (!goes_to_host || may_recompute_blocks(config.train.recompute))
+    keys.emplace_back("offload.activations", &Config::Offload::activations);
   std::erase_if(keys, [&](const Key& key) { return offload.*key.second == to; });
   Changes changes;
   const auto add = [&](std::size_t begin, std::size_t end) {

@@ -346,6 +346,8 @@ std::string describe(const TrainPlan& plan, const Config& config, int ranks, boo
                   config.train.sequence, config.precision.param, config.shard.prefetch);
   text += describe_units(plan);
   text += describe_zero_copy(plan);
+  if (config.train.recompute != std::vector<std::string>{"none"})
+    text += fmt::format("recomputed in backward: {}\n", fmt::join(config.train.recompute, ", "));
   if (is_full && config.shard.layout == "per_parameter") text += describe_parameters(plan);
   text += describe_memory(plan, is_full);
   if (!plan.lists.empty()) text += fmt::format("\ngathered ahead by the plan\n  {}\n", fmt::join(plan.lists, "\n  "));

@@ -43,11 +43,6 @@ constexpr std::int64_t kLongestWait_ns = std::int64_t{1} << 46, kRanks = std::in
 /// Between two polls of whether to go on. Each of them drains the compute stream, which costs about a millisecond.
 constexpr std::int64_t kPollEvery_us = 200'000;
 
-Recompute recompute_of(const std::string& name) {
-  if (name == "block") return Recompute::block;
-  return name == "attention" ? Recompute::attention : Recompute::none;
-}
-
 /// Those of the first `tokens` tokens.
 std::vector<std::int64_t> first_of(std::vector<std::int64_t> lengths, std::int64_t tokens) {
   auto end = lengths.begin();
@@ -81,7 +76,11 @@ Session::Session(Device& device, World& world, const Config& config, Use use,
       model_(family_named(config.model.family).make(config.model)),
       runtime_(context_, world, shard_options(config)) {
   if (is_loaded) draw_nothing(*model_, is_loaded);
-  model_->set_recompute(recompute_of(config.train.recompute));
+  if (use == Use::training) {
+    const std::size_t blocks = set_recompute(*model_, config);
+    if (config.offload.activations == "host")
+      model_->set_input_keeper(&activations_.emplace(context_, blocks, config.offload.cpu_link_gbs));
+  }
   if (config.shard.units == "plan") {
     resolved_plan_ = shard_by_plan(*model_, runtime_, plan_of(config));
   } else {
@@ -282,6 +281,7 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch) {
     if (!replay_ && drops(1)) return;
     if (is_enough_()) local = i + 1;
     runtime_.begin_micro_batch(Mode::train, i + 1 == local);
+    if (activations_) activations_->begin_micro_batch();
     if (!replay_) enqueue_fault_point();  // else it has been
     {
       device_.trace().set_phase("forward");
@@ -308,7 +308,7 @@ void Session::send_status(std::int64_t stop) {
   const std::int64_t waited = std::clamp<std::int64_t>(waited_since_last_ns(), 0, kLongestWait_ns - 1);
   std::vector<std::int64_t> values(kStatus);
   values[peak_bytes] = replay_ ? replay_->peak_bytes() : device_.memory().peak_bytes();
-  if (config_.offload.has_any() || save_memory_) values[host_bytes] = device_.pinned_memory().counter().live_bytes();
+  if (config_.offload.uses_host() || save_memory_) values[host_bytes] = device_.pinned_memory().counter().live_bytes();
   values[allocations] = calls;
   values[Status::stop] = stop;
   values[no_data] = lacks_data_();

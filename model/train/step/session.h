@@ -15,6 +15,7 @@
 #include "model/train/step/step_replay.h"
 #include "model/train/step/straggler.h"
 #include "model/train/step/target_weights.h"
+#include "runtime/shard/activation_store.h"
 #include "runtime/shard/lost_updates.h"
 #include "runtime/shard/optimizer.h"
 
@@ -197,10 +198,11 @@ class Session {
   ShardedRuntime runtime_;
   std::optional<ResolvedPlan> resolved_plan_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::optional<LostUpdates> lost_updates_;  // run.lost_updates_every
-  bool is_metered_ = false;                  // the step enqueued last
-  std::optional<StepReplay> replay_;         // cuda.graph
-  Batch kept_;                               // then: of all micro-batches of a step, one after the other
+  std::optional<ActivationStore> activations_;  // offload.activations
+  std::optional<LostUpdates> lost_updates_;     // run.lost_updates_every
+  bool is_metered_ = false;                     // the step enqueued last
+  std::optional<StepReplay> replay_;            // cuda.graph
+  Batch kept_;                                  // then: of all micro-batches of a step, one after the other
   std::int64_t loss_slots_ = 0;
   std::function<bool()> is_enough_ = [] { return false; }, lacks_data_ = is_enough_, is_save_due_ = is_enough_,
                         is_writing_ = is_enough_, wants_validation_ = is_enough_;
@@ -220,6 +222,10 @@ class Session {
 };
 
 ShardOptions shard_options(const Config& config);
+
+/// Tells each block of the model what it recomputes. Error(config) where train.recompute is "auto", which a plan has to
+/// have made a choice of (choose_recompute), or has a pattern that matches no block. How many recompute all.
+std::size_t set_recompute(LanguageModel& model, const Config& config);
 
 /// shard.unit_mib, or, where that is below 0, what so many ranks that exchange through `transport` use instead: 64 over
 /// NCCL, else 0.

@@ -1,7 +1,9 @@
 // How a session's model is sharded: what its configuration says, and which units it has.
+#include <algorithm>
 #include <cmath>
 
 #include "model/lora/lora_targets.h"
+#include "model/train/config/config_recompute.h"
 #include "model/train/config/pattern_entries.h"
 #include "model/train/step/session.h"
 
@@ -52,6 +54,11 @@ UnitPolicy adapter_policy(const Config& config) {
   return policy;
 }
 
+Recompute recompute_of(const std::string& part) {
+  if (part == "block") return Recompute::block;
+  return part == "attention" ? Recompute::attention : Recompute::none;
+}
+
 bool is_adapters(const Module& module) { return dynamic_cast<const LoraAdapters*>(&module) != nullptr; }
 
 /// Where blocks have adapters there are two units for each of them, whose whole parameters exist at once.
@@ -79,6 +86,26 @@ ShardOptions shard_options(const Config& config) {
           .zero_copy = config.shard.zero_copy == "auto",
           .omit = omit_of(config.comm.omit),
           .residence = residence_of(config)};
+}
+
+std::size_t set_recompute(LanguageModel& model, const Config& config) {
+  const std::vector<RecomputeEntry> entries = recompute_entries(config.train.recompute);
+  std::vector<std::string> blocks;
+  std::size_t whole = 0;
+  model.set_recompute([&](const std::string& block) {
+    blocks.push_back(block);
+    const auto found = std::find_if(entries.begin(), entries.end(),
+                                    [&](const RecomputeEntry& entry) { return entry.pattern.matches(block); });
+    const Recompute part = found == entries.end() ? Recompute::none : recompute_of(found->part);
+    whole += part == Recompute::block ? 1 : 0;
+    return part;
+  });
+  for (const RecomputeEntry& entry : entries)
+    if (std::none_of(blocks.begin(), blocks.end(), [&](const auto& block) { return entry.pattern.matches(block); }))
+      throw Error(
+          ExitCode::config, fmt::format("train.recompute: \"{}\" matches no block", entry.pattern.text()), {},
+          fmt::format("the nearest blocks are {}", fmt::join(nearest_names(entry.pattern.text(), blocks), ", ")));
+  return whole;
 }
 
 double unit_mib(const Config& config, Transport transport, int ranks) {

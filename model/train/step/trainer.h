@@ -60,6 +60,9 @@ class Trainer {
 
  private:
   int prepare();
+  void check_and_open();
+  /// Collective: the set of blocks that train.recompute = "auto" stands for, with which every rank's memory is enough.
+  int settle_recompute();
   void check_and_plan();
   void open_data();
   void limit_validation(Config& config) const;

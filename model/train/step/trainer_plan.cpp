@@ -1,10 +1,14 @@
 #include <algorithm>
+#include <sstream>
 
 #include "model/train/config/config_dataset.h"
+#include "model/train/config/config_recompute.h"
 #include "model/train/inference/sample_text.h"
+#include "model/train/launch/agreed.h"
 #include "model/train/launch/program.h"
 #include "model/train/launch/startup.h"
 #include "model/train/plan/explain.h"
+#include "model/train/plan/recompute_choice.h"
 #include "model/train/run_dir/export.h"
 #include "model/train/step/trainer.h"
 #include "runtime/device/memory_limit.h"
@@ -24,7 +28,7 @@ int Trainer::planned_ranks() const {
   return job_.dry_run && world_.size() == 1 ? static_cast<int>(config_.comm.ranks) : world_.size();
 }
 
-void Trainer::check_and_plan() {
+void Trainer::check_and_open() {
   check_ranks(config_, planned_ranks(), planned_ranks() == world_.size() ? world_.hosts() : std::vector<int>{});
   if (!job_.resume.empty() && !has_results()) {
     throw Error(ExitCode::config,
@@ -37,6 +41,38 @@ void Trainer::check_and_plan() {
   data_facts_ = facts_of(*dataset_);
   limit_validation(job_.config);
   check_device(config_, gpus_.gpu);
+}
+
+int Trainer::settle_recompute() {
+  std::vector<std::string>& recompute = job_.config.train.recompute;
+  if (!is_recompute_auto(recompute)) return 0;
+  RecomputeSet set;
+  const std::int64_t blocks = config_.model.layers;
+  recompute = set.entries(blocks);
+  const bool looks = world_.local_rank() == 0 || device_kind(config_) == DeviceKind::cuda;
+  RecomputeSet own;
+  bool has_looked = false;
+  for (;;) {  // at most once for each rank
+    bool offers = false;
+    const auto look = [&] {
+      if (!looks || has_looked) return;
+      const std::vector<MemoryBudget> known = budgets();
+      if (fits(memory_demand(), set, known)) return;
+      own = choose_recompute(memory_demand(), known);
+      has_looked = true;
+      offers = own != set;
+    };
+    if (const int code = agreed(world_, look); code != 0) return code;
+    const World::Agreement offer = world_.agree(offers ? 1 : 0, fmt::format("{} {}", own.whole, own.attention));
+    if (offer.code == 0) break;
+    if (offers && offer.rank != world_.rank()) has_looked = false;  // once more, with what that rank needs
+    std::istringstream(offer.message) >> set.whole >> set.attention;
+  }
+  recompute = set.entries(blocks);
+  return 0;
+}
+
+void Trainer::check_and_plan() {
   plan_ = make_plan(config_, memory_demand().plan);
   if (job_.resume.empty()) weights_ = open_weights(config_, plan_);
   if (has_results()) check_export(config_);
@@ -67,6 +103,10 @@ void Trainer::compare() {
   // What is found out of these for this run holds for that one.
   if (config.device == "auto") config.device = config_.device;
   limit_validation(config);
+  MemoryDemand demand = memory_demand();
+  demand.config = config;
+  if (is_recompute_auto(config.train.recompute))
+    config.train.recompute = choose_recompute(demand, budgets()).entries(config.model.layers);
   const TrainPlan other = make_plan(config, memory_demand().plan);
   answer_ = describe_difference({plan_, config_, job_.config_path}, {other, config, job_.other_path});
 }
@@ -104,9 +144,9 @@ std::vector<MemoryBudget> Trainer::budgets() const {
   const int threads = started_threads(share_, config_);
   const int processes = transport_of(world_) == Transport::local ? memory_demand().local_ranks : 1;
   std::vector<MemoryBudget> budgets = memory_budgets(limits(), threads * processes);
-  if (plan_.device == DeviceKind::cuda) {
+  if (device_kind(config_) == DeviceKind::cuda) {
     for (MemoryBudget& budget : budgets) budget.of = MemoryBudget::Of::device;
-    const bool has_host = config_.offload.has_any() || config_.checkpoint.background;
+    const bool has_host = config_.offload.uses_host() || config_.checkpoint.background;
     for (MemoryBudget& budget : has_host ? memory_budgets(memory_limits(), threads * processes) : decltype(budgets){}) {
       budget.of = MemoryBudget::Of::host;
       budgets.push_back(budget);
