@@ -13,7 +13,7 @@ void add_tokenize_options(CLI::App& app, TokenizeJob& job) {
       ->type_name("FOLDER")
       ->check([](const std::string& text) { return text.empty() ? std::string("needs a folder") : std::string(); });
   app.add_option("TEXT...", job.inputs, "with --tokenize and --evaluate: what to read")->type_name("");
-  app.add_option("--out", job.out, "with --tokenize and --report: the file to write")->type_name("FILE");
+  app.add_option("--out", job.out, "with --tokenize, --report and --fit: the file to write")->type_name("FILE");
 }
 
 int tokenize(TokenizeJob& job, const std::string& first_input) {
@@ -36,7 +36,7 @@ int tokenize(TokenizeJob& job, const std::string& first_input) {
 
 std::optional<Error> misplaced(const TokenizeJob& job) {
   if (!job.tokenizer.empty() || (job.inputs.empty() && job.out.empty())) return std::nullopt;
-  const std::string what = job.inputs.empty() ? "--out without --tokenize or --report"
+  const std::string what = job.inputs.empty() ? "--out without --tokenize, --report or --fit"
                                               : fmt::format("the argument {} was not expected", job.inputs.front());
   return Error(ExitCode::usage, what, "command line", "see train --help");
 }

@@ -17,12 +17,12 @@
 #include "model/train/inference/inference_command.h"
 #include "model/train/inference/tokenize_command.h"
 #include "model/train/launch/error_line.h"
+#include "model/train/launch/export_command.h"
 #include "model/train/launch/plan_command.h"
 #include "model/train/launch/program.h"
 #include "model/train/launch/startup.h"
 #include "model/train/profile/explain_options.h"
 #include "model/train/report/report_command.h"
-#include "model/train/run_dir/export.h"
 #include "model/train/run_dir/verify.h"
 #include "model/train/step/stop_signal.h"
 #include "model/train/step/trainer.h"
@@ -111,6 +111,8 @@ Loaded load(const CommandLine& line, const char* program) {
   loaded.job.full_plan = line.dry_run == "full";
   loaded.job.ranks = line.plan.ranks;
   loaded.job.plan_name = line.plan.explained;
+  loaded.job.fit = line.plan.fit;
+  loaded.job.fit_out = line.plan.fit_out;
   loaded.job.overwrite = line.overwrite;
   loaded.job.verify_order = line.verify_order;
   loaded.job.verify_data = line.verify_data;
@@ -151,7 +153,8 @@ std::string how_started(const Loaded& loaded) {
          fmt::format("--resume = {}\n--dry-run = {}\n--overwrite = {}\n--verify-order = {}\n--verify-data = {}\n",
                      named(job.resume), dry_run, job.overwrite ? "yes" : "no", job.verify_order ? "yes" : "no",
                      job.verify_data ? "yes" : "no") +
-         fmt::format("--plan-explain = {}\n--plan-diff = {}\n", named(job.plan_name), named(job.other_path)) +
+         fmt::format("--plan-explain = {}\n--plan-diff = {}\n--fit = {}\n", named(job.plan_name), named(job.other_path),
+                     named(job.fit)) +
          variable("ZSHARD_TRANSPORT") + variable("ZSHARD_HOSTS_OF");
 }
 
@@ -263,6 +266,15 @@ void take_explained(CommandLine& line) {
                          "leave one of them out");
 }
 
+void take_fit(CommandLine& line, zs::TokenizeJob& tokenized) {
+  if (line.plan.fit.empty() || !tokenized.tokenizer.empty()) return;
+  line.plan.fit_out = zs::expand_path(std::exchange(tokenized.out, {}));
+  const char* const other = !line.resume.empty() ? "--resume" : line.verify_order ? "--verify-order" : "";
+  if (!line.problem && *other != '\0')
+    line.problem = Error(ExitCode::usage, fmt::format("--fit and {} do not go together", other), "command line",
+                         "leave one of them out");
+}
+
 /// The names on the command line are of files: no configuration is read.
 void take_files(CommandLine& line, zs::TokenizeJob& tokenized) {
   std::vector<std::string>& files = line.inference.evaluate.files;
@@ -271,38 +283,10 @@ void take_files(CommandLine& line, zs::TokenizeJob& tokenized) {
   tokenized.inputs.clear();
 }
 
-void add_export_options(CLI::App& app, zs::ExportJob& job) {
-  app.add_option("--export", job.to,
-                 "write the model of a run, a checkpoint, a configuration or a model's folder as transformers loads "
-                 "it, or as NAME.gguf, and stop: "
-                 "--export DIR RUN (docs/huggingface.md)")
-      ->type_name("DIR")
-      ->check([](const std::string& text) { return text.empty() ? std::string("needs a new folder") : std::string(); });
-  app.add_flag("--average", job.is_average,
-               "with --export of a run or a checkpoint: the average of the weights that it trained with train.average");
-  app.add_option("--dtype", job.dtype, "with --export: f32, bf16, f16 or, of a GGUF file, q8_0; f32 if not given")
-      ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0"}));
-  app.add_option("--shard-mib", job.shard_mib, "with --export: about how many MiB a file of weights has at most")
-      ->check(CLI::Range(1, 1 << 30));
-  app.add_flag("--adapter", job.is_adapter, "with --export: the LoRA adapter alone, as peft loads it");
-}
-
 /// Where one rank is enough, and mpirun has started several: whether it is this one.
 bool is_first_started() {
   const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
   return rank == nullptr || std::string_view(rank) == "0";
-}
-
-/// --export, or what is wrong with its command line.
-int export_model(zs::ExportJob& job, const std::string& from) {
-  if (!is_first_started()) return 0;
-  if (from.empty())
-    throw Error(ExitCode::usage, "--export without a model", "command line",
-                "name a run, a checkpoint, a configuration or a model's folder");
-  job.from = zs::expand_path(from);
-  job.to = zs::expand_path(job.to);
-  zs::export_model(job);
-  return print_answer(fmt::format("exported to {}\n", job.to));
 }
 
 void add_run_options(CLI::App& app, CommandLine& line) {
@@ -350,7 +334,7 @@ int parse_and_run(int argc, char** argv) {
                  "check a file of weights in safetensors, an index, or the folder of a model, list what is in it, and "
                  "stop; no configuration is "
                  "needed");
-  add_export_options(app, exported);
+  zs::add_export_options(app, exported);
   zs::add_report_options(app, report);
   zs::add_tokenize_options(app, tokenized);
   zs::add_inference_options(app, line.inference);
@@ -371,6 +355,7 @@ int parse_and_run(int argc, char** argv) {
   if (!line.problem) line.problem = line.plan.misplaced(line.dry_run);
   take_explained(line);
   if (!report.of.empty()) report.out = std::exchange(tokenized.out, {});
+  take_fit(line, tokenized);
   const std::string other = of_another_task(line, verified, verified_weights, tokenized, exported);
   if (line.inference.is_wanted()) take_files(line, tokenized);
   if (!line.problem) line.problem = zs::misplaced(line.inference, other);
@@ -379,7 +364,9 @@ int parse_and_run(int argc, char** argv) {
   if (!line.problem && !report.of.empty()) return is_first_started() ? print_answer(zs::write_report(report)) : 0;
   if (!line.problem && !tokenized.tokenizer.empty()) return zs::tokenize(tokenized, line.config_path);
   if (!line.problem && !exported.to.empty())
-    return export_model(exported, line.resume.empty() ? line.config_path : line.resume);
+    return is_first_started()
+               ? print_answer(zs::export_from(exported, line.resume.empty() ? line.config_path : line.resume))
+               : 0;
   if (!line.problem && !verified.empty()) {
     const int code = zs::verify_checkpoints(zs::expand_path(verified));
     return code == 0 ? print_answer("") : code;

@@ -7,6 +7,7 @@ namespace zs {
 
 std::string PlanCommand::given() const {
   if (ranks > 0) return "--ranks";
+  if (!fit.empty()) return "--fit";
   if (!explained.empty()) return "--plan-explain";
   return other_config.empty() ? "" : "--plan-diff";
 }
@@ -15,10 +16,10 @@ std::optional<Error> PlanCommand::misplaced(std::string& dry_run) const {
   const auto refuse = [](const char* what, const char* what_to_do) {
     return Error(ExitCode::usage, what, "command line", what_to_do);
   };
-  if (!explained.empty() && !other_config.empty())
-    return refuse("--plan-explain and --plan-diff at once", "ask for one after the other");
+  if (!explained.empty() + !other_config.empty() + !fit.empty() > 1)
+    return refuse("several of --plan-explain, --plan-diff and --fit at once", "ask for one after the other");
   if (asks() && dry_run == "full")
-    return refuse("--dry-run=full beside --plan-explain or --plan-diff", "leave one of them out");
+    return refuse("--dry-run=full beside --plan-explain, --plan-diff or --fit", "leave one of them out");
   if (asks()) dry_run = "plan";
   if (ranks > 0 && dry_run.empty())
     return refuse("--ranks without a dry run", "use mpirun -np or comm.ranks, or add --dry-run");
@@ -41,6 +42,11 @@ void add_plan_options(CLI::App& app, PlanCommand& command) {
          "when it is gathered and freed (docs/plans.md)")
       ->type_name("NAME")
       ->check(is_named);
+  app.add_flag("--fit{nearest}", command.fit,
+               "a dry run that lists the settings of micro-batch, sequence length, residence, recomputation and "
+               "strategy that fit this machine, the largest first, and chooses the nearest to the configuration "
+               "(--fit=largest: the first); --out FILE.toml writes that (docs/memory.md)")
+      ->check(CLI::IsMember({"nearest", "largest"}));
   app.add_option("--plan-diff", command.other_config,
                  "a dry run that says what another configuration changes: units, bytes, gathers, schedule, bits; --set "
                  "goes for both (docs/plans.md)")

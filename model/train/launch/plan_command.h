@@ -14,8 +14,10 @@ struct PlanCommand {
   int ranks = 0;             ///< 0: as launched, or comm.ranks
   std::string explained;     ///< a module or parameter; empty: none
   std::string other_config;  ///< what to compare with; empty: nothing
+  std::string fit;           ///< "nearest" or "largest" of what fits; empty: not asked for
+  std::string fit_out;       ///< where to write that; empty: nowhere
 
-  bool asks() const { return !explained.empty() || !other_config.empty(); }
+  bool asks() const { return !explained.empty() || !other_config.empty() || !fit.empty(); }
   /// The first of its options that was given; empty: none.
   std::string given() const;
   /// What does not go together. `dry_run` becomes "plan" where one of them asks for it.

@@ -276,6 +276,11 @@ PlanOptions plan_options(const World& world, int threads) {
           .sums_in_rank_order = world.sums_in_rank_order()};
 }
 
+void limit_validation(Config& config, std::int64_t windows) {
+  const std::int64_t batch = config.train.global_batch;
+  config.run.validate_batches = std::min(config.run.validate_batches, windows / batch + (windows % batch > 0 ? 1 : 0));
+}
+
 TrainPlan make_plan(const Config& wanted, const PlanOptions& options) {
   const Config config = with_unit_mib(wanted, options);
   TrainPlan plan;

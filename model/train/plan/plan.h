@@ -95,6 +95,9 @@ struct PlanOptions {
 /// Of this rank of this world.
 PlanOptions plan_options(const World& world, int threads);
 
+/// A validation over so many windows reads none of them twice: the last batch may be a part of one.
+void limit_validation(Config& config, std::int64_t windows);
+
 TrainPlan make_plan(const Config& config, const PlanOptions& options);
 inline TrainPlan make_plan(const Config& config, int rank, int ranks) {
   return make_plan(config, {.rank = rank, .ranks = ranks});

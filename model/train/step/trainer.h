@@ -35,6 +35,8 @@ struct TrainJob {
   bool full_plan = false;  ///< a dry run lists every buffer
   int ranks = 0;           ///< a dry run is of so many, all planned in this process; 0: as launched, or comm.ranks
   std::string plan_name;   ///< a dry run says of this module or parameter alone what becomes of it
+  std::string fit;         ///< a dry run says what fits, and chooses the "nearest" or the "largest"; empty: it does not
+  std::string fit_out;     ///< and writes that into this file; empty: nowhere
   std::string other_path;  ///< a dry run compares with that configuration, `other`
   std::optional<Config> other = {};
   bool verify_order = false;   ///< of the plan in a dry run, else of the first steps
@@ -66,6 +68,8 @@ class Trainer {
   void check_and_plan();
   void open_data();
   void limit_validation(Config& config) const;
+  /// What --fit prints and writes.
+  void fit();
   /// What --plan-diff prints.
   void compare();
   /// As launched; a dry run on one rank plans for job_.ranks or comm.ranks.
@@ -73,7 +77,8 @@ class Trainer {
   MemoryDemand memory_demand() const;
   /// Of this host's memory, or of this rank's GPU.
   std::vector<MemoryLimit> limits() const;
-  std::vector<MemoryBudget> budgets() const;
+  /// `may_offload`: of the host's, too, whatever is configured.
+  std::vector<MemoryBudget> budgets(bool may_offload = false) const;
   void check_memory() const;
   int find_resume_point();
   void check_resume_point();

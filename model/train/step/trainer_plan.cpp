@@ -8,6 +8,7 @@
 #include "model/train/launch/program.h"
 #include "model/train/launch/startup.h"
 #include "model/train/plan/explain.h"
+#include "model/train/plan/fit.h"
 #include "model/train/plan/recompute_choice.h"
 #include "model/train/run_dir/export.h"
 #include "model/train/step/trainer.h"
@@ -39,7 +40,7 @@ void Trainer::check_and_open() {
   share_ = cpu_share(world_.local_rank(), world_.local_size());
   open_data();
   data_facts_ = facts_of(*dataset_);
-  limit_validation(job_.config);
+  if (job_.fit.empty()) limit_validation(job_.config);
   check_device(config_, gpus_.gpu);
 }
 
@@ -49,6 +50,7 @@ int Trainer::settle_recompute() {
   RecomputeSet set;
   const std::int64_t blocks = config_.model.layers;
   recompute = set.entries(blocks);
+  if (!job_.fit.empty()) return 0;  // which shows what each costs
   const bool looks = world_.local_rank() == 0 || device_kind(config_) == DeviceKind::cuda;
   RecomputeSet own;
   bool has_looked = false;
@@ -73,6 +75,7 @@ int Trainer::settle_recompute() {
 }
 
 void Trainer::check_and_plan() {
+  if (!job_.fit.empty()) return fit();
   plan_ = make_plan(config_, memory_demand().plan);
   if (job_.resume.empty()) weights_ = open_weights(config_, plan_);
   if (has_results()) check_export(config_);
@@ -89,12 +92,28 @@ void Trainer::check_and_plan() {
   if (is_first() && job_.resume.empty()) check_run_dir(run_dir_request());
 }
 
-/// A validation reads no window twice: the last batch may be a part of one.
 void Trainer::limit_validation(Config& config) const {
-  if (!dataset_->validation) return;
-  const std::int64_t batch = config.train.global_batch;
-  std::int64_t& batches = config.run.validate_batches;
-  batches = std::min(batches, (dataset_->validation->windows() + batch - 1) / batch);
+  if (dataset_->validation) zs::limit_validation(config, dataset_->validation->windows());
+}
+
+void Trainer::fit() {
+  if (!is_first()) return;
+  if (!job_.fit_out.empty()) check_fit_file(job_.fit_out);
+  FitRequest request{memory_demand(), budgets(true), {}};
+  if (config_.data.format == "stream" && config_.data.weights.empty())
+    request.tokens = {dataset_->train.tokens(), dataset_->validation ? dataset_->validation->tokens() : 0};
+  const std::vector<FitRow> rows = find_fits(request);
+  if (rows.empty()) {
+    limit_validation(request.demand.config);
+    const TrainPlan plan = make_plan(request.demand.config, request.demand.plan);
+    throw memory_refusal(request.demand, plan.rank_bytes(), request.budgets);
+  }
+  const std::size_t chosen = job_.fit == "largest" ? 0 : nearest(rows);
+  answer_ = describe(rows, chosen, request);
+  if (job_.fit_out.empty()) return;
+  const Config& config = rows[chosen].demand.config;
+  write_fit(job_.fit_out, rows[chosen], to_toml(with_found_data(config, job_.config_path, job_.program_folder)));
+  answer_ += fmt::format("written to {}\n", job_.fit_out);
 }
 
 void Trainer::compare() {
@@ -140,13 +159,13 @@ std::vector<MemoryLimit> Trainer::limits() const {
   return {gpu_memory_limit(gpus_.gpu)};
 }
 
-std::vector<MemoryBudget> Trainer::budgets() const {
+std::vector<MemoryBudget> Trainer::budgets(bool may_offload) const {
   const int threads = started_threads(share_, config_);
   const int processes = transport_of(world_) == Transport::local ? memory_demand().local_ranks : 1;
   std::vector<MemoryBudget> budgets = memory_budgets(limits(), threads * processes);
   if (device_kind(config_) == DeviceKind::cuda) {
     for (MemoryBudget& budget : budgets) budget.of = MemoryBudget::Of::device;
-    const bool has_host = config_.offload.uses_host() || config_.checkpoint.background;
+    const bool has_host = may_offload || config_.offload.uses_host() || config_.checkpoint.background;
     for (MemoryBudget& budget : has_host ? memory_budgets(memory_limits(), threads * processes) : decltype(budgets){}) {
       budget.of = MemoryBudget::Of::host;
       budgets.push_back(budget);

@@ -499,6 +499,44 @@ def run_offload(train, ranks, report):
         report.case("what the host keeps", problems, offloaded)
 
 
+def run_fit(train, report):
+    """What --fit says of a setting is what a dry run says of it, and what a run of it takes."""
+    with tempfile.TemporaryDirectory(prefix="train_cli.") as name:
+        folder = pathlib.Path(name)
+        config = tiny_run.write_files(folder)
+        sizes = tiny_run.options(model__width=64, model__context=64, precision__param="bf16", offload__device_mib=2, comm__ranks=2)
+
+        def run(*arguments, of=config):
+            return harness.run([train, of, *arguments], LIMIT_S, cwd=folder)
+
+        asked = run(*sizes, "--fit=largest", "--out", "fit.toml")
+        problems = [] if asked.code == 0 else [f"--fit: exit code {asked.code}"]
+        rows = [line.split() for line in asked.out.splitlines() if line.endswith(" %")]
+        chosen = next((row[1:] for row in rows if row[0] == "*"), None)
+        problems += [] if rows and chosen and rows[0][1:] == chosen else [f"the first of {len(rows)} rows is not chosen"]
+        peak, device, host = map(int, chosen[-5:-2]) if chosen else (0, 0, 0)
+        dry, again = run("--dry-run", of="fit.toml"), run(*sizes, "--fit", "--out", "fit.toml")
+        planned = [int(text) for text in re.findall(r"(?:peak_bytes|from the system) +(\d+)  ", dry.out)]
+        problems += [] if planned == [peak, device] + [host] * (host > 0) else [f"a dry run plans {planned}, --fit {peak}, {device}, {host}"]
+        problems += [] if 2**20 < device <= 2 * 2**20 else [f"{device} bytes are not near the limit"]
+        problems += [] if again.code == 0 and "chosen (*): " in again.out else [f"--fit once more: {again.err}"]
+        run(*sizes, "--fit=largest", "--out", "fit.toml")
+        trained = run("--set", "train.steps=2", of="fit.toml")
+        problems += [] if trained.code == 0 else [f"the chosen setting does not train: {trained.err}"]
+        if trained.code == 0:
+            problems += [f"peak_bytes is {m['peak_bytes']}, --fit says {peak}" for m in harness.read_metrics(folder / "out") if m["peak_bytes"] != peak]
+        (folder / "mine.toml").write_text("# mine\n")
+        before = harness.tree(folder)
+        for arguments, code, word in ((("--fit", "--out", "mine.toml"), CANNOT_CREATE, "in the way"),
+                                      (("--fit", "--set", "model.width=512"), OUT_OF_MEMORY, "offload.device_mib = 2"),
+                                      (("--fit", "--resume", "latest"), USAGE, "--resume"), (("--fit=best",), USAGE, "--fit"),
+                                      (("--fit", "--dry-run=full"), USAGE, "--dry-run=full")):
+            refused = run(*sizes, *arguments)
+            problems += [] if refused.code == code and word in refused.last_error_line() else [f"{arguments}: exit code {refused.code}: {refused.err}"]
+        problems += [] if harness.tree(folder) == before else ["a refused --fit changed files"]
+        report.case("what fits", problems, asked)
+
+
 def run_data_verified(train, ranks, report):
     """--verify-data reads everything, and the run goes on; in a dry run it stops there."""
     for flags, ends in ((["--verify-data"], True), (["--verify-data", "--dry-run"], False)):
@@ -573,6 +611,7 @@ def main():
         run_validation(train, report)
         for ranks in (1, 3):
             run_offload(train, ranks, report)
+        run_fit(train, report)
         for ranks in (None, 3):
             run_dry(train, ranks, report)
             run_data_verified(train, ranks, report)

@@ -1,0 +1,77 @@
+// What was found as text: the table, and the file of the chosen setting.
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "model/data/output_file.h"
+#include "model/train/plan/fit.h"
+#include "runtime/base/random.h"
+
+namespace zs {
+namespace {
+
+constexpr std::string_view kMark = "# Written by train --fit, ";
+
+/// "moments, gradients"
+std::string kept_by_host(const Config::Offload& offload) {
+  std::string text;
+  for (const auto& [name, place] :
+       {std::pair("weights", &offload.weights), std::pair("gradients", &offload.gradients),
+        std::pair("moments", &offload.moments), std::pair("activations", &offload.activations)})
+    if (*place == "host") text += fmt::format("{}{}", text.empty() ? "" : ", ", name);
+  return text.empty() ? "-" : text;
+}
+
+/// The first line: it ends with the hash of what follows, which tells whether somebody has changed that.
+std::string mark_of(const std::string& about, std::string_view content) {
+  return fmt::format("{}{}; of what follows: {:016x}\n", kMark, about, hash_name(content));
+}
+
+bool is_own(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string line;
+  if (!std::getline(file, line) || !line.starts_with(kMark)) return false;
+  const std::string content{std::istreambuf_iterator<char>(file), {}};
+  return line.ends_with(fmt::format("{:016x}", hash_name(content)));
+}
+
+}  // namespace
+
+std::string describe(const std::vector<FitRow>& rows, std::size_t chosen, const FitRequest& request) {
+  std::string text = fmt::format("what fits, largest first: of {} samples a step and rank (train.global_batch {})\n",
+                                 request.demand.config.train.global_batch / request.demand.plan.ranks,
+                                 request.demand.config.train.global_batch);
+  constexpr const char* kFormat = "{:<2}{:>11}{:>10}  {:<11}{:<15}{:<29}{:>14}{:>14}{:>14}{:>8}\n";
+  text += fmt::format(kFormat, "", "micro-batch", "sequence", "recompute", "strategy", "kept by the host", "peak_bytes",
+                      "device", "host", "limit");
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const FitRow& row = rows[i];
+    const Config& config = row.demand.config;
+    text += fmt::format(kFormat, i == chosen ? "*" : "", config.train.micro_batch, config.train.sequence,
+                        fmt::format("{}", fmt::join(config.train.recompute, ", ")), config.shard.strategy,
+                        kept_by_host(config.offload), row.peak_bytes, row.bytes.device, row.bytes.host,
+                        fmt::format("{:.0f} %", 100 * row.share));
+  }
+  text += describe_budgets(rows[chosen].demand, rows[chosen].bytes, request.budgets);
+  return text + fmt::format("chosen (*): {}\n", rows[chosen].changes.empty()
+                                                    ? "as configured"
+                                                    : fmt::format("set {}", fmt::join(rows[chosen].changes, ", ")));
+}
+
+void check_fit_file(const std::string& path) {
+  std::error_code failed;
+  if (std::filesystem::exists(std::filesystem::symlink_status(path, failed)) && !is_own(path))
+    throw Error(ExitCode::cannot_create, "this is in the way, and it is not as train --fit wrote it", path,
+                "name another file, or remove this one");
+}
+
+void write_fit(const std::string& path, const FitRow& row, const std::string& toml) {
+  check_fit_file(path);
+  const std::string about =
+      fmt::format("for {} rank{}: {} bytes of the device and {} of the host each", row.demand.plan.ranks,
+                  row.demand.plan.ranks == 1 ? "" : "s", row.bytes.device, row.bytes.host);
+  write_file_atomically(path, mark_of(about, toml) + toml);
+}
+
+}  // namespace zs

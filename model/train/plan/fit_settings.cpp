@@ -1,0 +1,103 @@
+#include "model/train/plan/fit_settings.h"
+
+#include <algorithm>
+
+#include "model/train/config/config_recompute.h"
+
+namespace zs {
+namespace {
+
+/// Whether a file with this configuration would be read, and the ranks can share the work so.
+bool is_allowed(const Config& config, int ranks) {
+  try {
+    check_ranks(parse_config(to_toml(config), config.name + ".toml"), ranks);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void add_new(std::vector<Config>& configs, Config config) {
+  if (std::find(configs.begin(), configs.end(), config) == configs.end()) configs.push_back(std::move(config));
+}
+
+/// Whether what the host keeps is not a part of the memory that is short.
+bool has_own_memory(const MemoryDemand& demand) { return demand.gpus > 0 || demand.config.offload.device_mib > 0; }
+
+/// Nothing, then the moments, the masters and the gradients.
+std::vector<Config> residences(const MemoryDemand& demand) {
+  std::vector<Config> configs;
+  if (has_own_memory(demand)) {
+    Config config = demand.config;
+    for (std::string Config::Offload::*const kept :
+         {&Config::Offload::weights, &Config::Offload::gradients, &Config::Offload::moments})
+      config.offload.*kept = "device";
+    configs.push_back(config);
+    for (std::string Config::Offload::*const kept :
+         {&Config::Offload::moments, &Config::Offload::weights, &Config::Offload::gradients}) {
+      Config more = config;
+      more.offload.*kept = "host";
+      if (is_allowed(more, demand.plan.ranks)) configs.push_back(config = more);
+    }
+  }
+  add_new(configs, demand.config);
+  return configs;
+}
+
+/// Of blocks that are recomputed as a whole the host may keep the inputs.
+std::vector<Config> recomputations(const Config& from, bool may_offload) {
+  using Entries = std::vector<std::string>;
+  std::vector<Entries> all = {{"none"}, {"attention"}, {"block"}};
+  const Entries& set = from.train.recompute;
+  if (std::find(all.begin(), all.end(), set) == all.end()) all.insert(all.end() - 1, set);  // patterns
+  std::vector<Config> configs;
+  for (const Entries& entries : all) {
+    Config config = from;
+    config.train.recompute = entries;
+    if (may_offload || !may_recompute_blocks(entries)) config.offload.activations = "device";
+    configs.push_back(config);
+    if (!may_offload || !may_recompute_blocks(entries)) continue;
+    config.offload.activations = "host";
+    configs.push_back(config);
+  }
+  return configs;
+}
+
+/// As the configuration of a run would have it by default.
+void set_strategy(Config::Shard& shard, const std::string& name) {
+  const Strategy strategy = strategy_of(name);
+  shard.strategy = name;
+  shard.reshard_after_forward = strategy == Strategy::zero3;
+  shard.reduce_every_micro_batch = strategy != Strategy::zero1;
+  shard.all_reduce_every_micro_batch = false;
+}
+
+/// Groups of ranks are there for a reason that memory does not know: of hosts, say. So is a plan of units.
+std::vector<Config> strategies(const Config& from, int ranks) {
+  const Strategy set = strategy_of(from.shard.strategy);
+  if (ranks == 1 || set == Strategy::hsdp || set == Strategy::nested || from.shard.units == "plan") return {from};
+  std::vector<Config> configs;
+  for (const char* name : {"ddp", "zero1", "zero2", "shard_grad_op", "zero3"}) {
+    Config config = from;
+    const bool is_set = from.shard.strategy == name;
+    if (!is_set && strategy_of(name) == Strategy::shard_grad_op) continue;  // between its neighbours in everything
+    if (!is_set) set_strategy(config.shard, name);
+    if (is_set || is_allowed(config, ranks)) configs.push_back(std::move(config));
+  }
+  return configs;
+}
+
+}  // namespace
+
+std::vector<FitSetting> fit_settings(const MemoryDemand& demand) {
+  std::vector<FitSetting> settings;
+  for (const Config& residence : residences(demand))
+    for (const Config& recomputed : recomputations(residence, has_own_memory(demand)))
+      for (Config& config : strategies(recomputed, demand.plan.ranks)) {
+        const bool is_configured = config == demand.config;
+        settings.push_back({std::move(config), is_configured});
+      }
+  return settings;
+}
+
+}  // namespace zs
