@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -148,8 +149,11 @@ class Executor {
   int ranks() const { return everybody_.size(); }
   /// The host of each rank.
   std::vector<int> hosts() { return groups_.world().hosts(); }
-  /// Of all units: what the host keeps.
-  const Residence& residence() const { return placements_.front()->options.residence; }
+  /// Whether the host keeps anything of any unit.
+  bool keeps_on_host() const {
+    return std::any_of(placements_.begin(), placements_.end(),
+                       [](const auto& placement) { return placement->options.residence.has_any(); });
+  }
   /// Of units without a placement of their own.
   const ShardScheme& scheme() const { return placements_.front()->scheme; }
   /// For small reductions on the compute stream, over all ranks: losses.

@@ -94,35 +94,38 @@ void GradNorm::launch(const Accumulation& sum, bool is_first, const std::vector<
                              });
 }
 
-/// All at once; or, where the host keeps them, unit after unit, while the next one's comes.
+/// In the order of units, wherever they are: those of the device all at once, and those that the host keeps one after
+/// the other, while the next one's comes.
 void GradNorm::accumulate(const Accumulation& sum) {
-  std::vector<Buffer> here;
   std::vector<std::size_t> on_host;
+  for (std::size_t unit = 0; unit < segments_.size(); ++unit)
+    if (is_counted(unit) && executor_.units()[unit].host_grad) on_host.push_back(unit);
+  auto load = [&, loaded = std::size_t{0}]() mutable {
+    if (loaded == on_host.size()) return HostLink::Window{};
+    const FlatParameter& flat = executor_.units()[on_host[loaded++]];
+    return executor_.link().load(flat.name, {flat.kept_grad_buffer()});
+  };
+  HostLink::Window next = load();
+  std::vector<Buffer> here;
+  bool is_first = true;
+  const auto add = [&](const std::vector<Buffer>& parts) { launch(sum, std::exchange(is_first, false), parts); };
   for (std::size_t unit = 0; unit < segments_.size(); ++unit) {
     if (!is_counted(unit)) continue;
     const FlatParameter& flat = executor_.units()[unit];
-    if (flat.host_grad) {
-      on_host.push_back(unit);
-    } else {
+    if (!flat.host_grad) {
       const std::vector<Buffer> parts = parts_of(unit, flat.held_grad_buffer());
       here.insert(here.end(), parts.begin(), parts.end());
+      continue;
     }
+    if (!here.empty()) add(std::exchange(here, {}));
+    HostLink::Window window = std::exchange(next, load());
+    executor_.context().stream().wait(window.arrived);
+    add(parts_of(unit, window[0]));
+    HostLink::drop(std::move(window), executor_.context().stream());
   }
   const std::vector<Buffer> ignored = ignored_parts();
   here.insert(here.end(), ignored.begin(), ignored.end());
-  const auto load = [&](std::size_t i) {
-    if (i >= on_host.size()) return HostLink::Window{};
-    const FlatParameter& flat = executor_.units()[on_host[i]];
-    return executor_.link().load(flat.name, {flat.kept_grad_buffer()});
-  };
-  HostLink::Window next = load(0);
-  for (std::size_t i = 0; i < on_host.size(); ++i) {
-    HostLink::Window window = std::exchange(next, load(i + 1));
-    executor_.context().stream().wait(window.arrived);
-    launch(sum, i == 0, parts_of(on_host[i], window[0]));
-    HostLink::drop(std::move(window), executor_.context().stream());
-  }
-  if (on_host.empty() || !here.empty()) launch(sum, on_host.empty(), here);
+  if (is_first || !here.empty()) add(here);
 }
 
 void GradNorm::sum() {

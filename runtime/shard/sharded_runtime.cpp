@@ -142,6 +142,7 @@ int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& pa
   const auto placement = place(name, policy);
   const int unit = static_cast<int>(names_.size());
   check_new(name, parameters);
+  resident_ += int{stays_resident(policy)};
   for (Parameter* parameter : parameters) {
     parameter->set_owner(this);
     unit_of_[parameter] = unit;
@@ -182,8 +183,15 @@ double ShardedRuntime::mean_over_ranks(double x) {
   return static_cast<double>(mean.to_host()[0]);
 }
 
+/// Frozen parameters have nothing that the host could keep.
+bool ShardedRuntime::stays_resident(const UnitPolicy& policy) const {
+  return resident_ < options_.resident_units && !policy.is_frozen &&
+         policy.residence.value_or(options_.residence).has_any();
+}
+
 std::shared_ptr<const Placement> ShardedRuntime::place(const std::string& unit, const UnitPolicy& policy) try {
   PlacementOptions options = placement_of(policy, options_);
+  if (stays_resident(policy)) options.residence = {.cpu_link_gbs = options.residence.cpu_link_gbs};
   if (policy.scheme) options.scheme = with_host_groups(options.scheme, executor_.hosts());
   check_reshard(policy, ShardScheme(options.scheme, executor_.rank(), executor_.ranks()));
   set_between(options, policy);

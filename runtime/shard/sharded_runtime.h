@@ -35,6 +35,9 @@ struct ShardOptions {
   /// between ranks as ever.
   Omit omit = Omit::nothing;
   Residence residence = {};  ///< what the host keeps (docs/offload.md)
+  /// Of the units of which the host would keep something so many, the first ones, stay on the device: they are the last
+  /// whose gradients are reduced, and the first that are updated.
+  int resident_units = 0;
 };
 
 /// The sharded parameters of one model on one rank: units, their order, and the hooks that gather, free and reduce them
@@ -175,6 +178,7 @@ class ShardedRuntime : private ParameterOwner {
   friend void broadcast_parameters(ShardedRuntime& runtime, int root);
   void adopt_seed(int root);
   std::shared_ptr<const Placement> place(const std::string& unit, const UnitPolicy& policy);
+  bool stays_resident(const UnitPolicy& policy) const;
   void check_new(const std::string& unit, const std::vector<Parameter*>& parameters) const;
   int unit_of(const Parameter& parameter) const { return unit_of_.at(&parameter); }
   int pending_uses(int unit) const;
@@ -207,6 +211,7 @@ class ShardedRuntime : private ParameterOwner {
   std::vector<std::size_t> moments_;  // of actions_
   std::vector<Action>* log_ = nullptr;
   std::optional<int> reduced_;  // whose gradient is asked for, and not yet reported
+  int resident_ = 0;            // units, of options_.resident_units
   bool has_warned_ = false, has_warned_unused_ = false, has_warned_host_ = false;
 };
 

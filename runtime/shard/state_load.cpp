@@ -92,7 +92,7 @@ class Loader {
     together(state_.world, [&] { check(); });
     state_.executor.wait_readers();
     options_.only_rank ? scatter(*options_.only_rank) : copy();
-    if (state_.executor.residence().has_any()) state_.executor.context().device().synchronize();
+    if (state_.executor.keeps_on_host()) state_.executor.context().device().synchronize();
     set_updates();
     state_.executor.masters_loaded();
     state_.executor.context().device().synchronize();

@@ -48,6 +48,8 @@ std::vector<Way> ways_of_options() {
       {"deterministic", [](Config& config) { config.train.deterministic = true; }},
       {"moments on the host", [](Config& config) { config.offload.moments = "host"; }},
       {"gradients on the host", [](Config& config) { config.offload.gradients = "host"; }},
+      {"gradients on the host but for a unit's",
+       [](Config& config) { config.offload.gradients = "host", config.offload.resident_units = {.value = 1}; }},
       {"gradients on the host, hsdp, small parameters whole",
        [](Config& config) {
          choose_scheme(config, scheme_of("hsdp", kRanks));

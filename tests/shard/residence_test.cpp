@@ -116,6 +116,38 @@ TEST_CASE("what the host keeps changes no bit of momentum, stochastic rounding, 
   check_alike(config, "weights, gradients and moments", {.ranks = 2, .steps = 3});
 }
 
+TEST_CASE("units that stay resident change no bit, in the memory of the plan", "[residence]") {
+  const int ranks = GENERATE(1, 2, 4);
+  const std::string strategy = GENERATE(as<std::string>{}, "zero3", "zero1");
+  Config config = tiny_config();
+  config.shard.strategy = strategy;
+  config.shard.reshard_after_forward = strategy == "zero3";
+  config.precision.param = "bf16";
+  config.train.global_batch = 4 * ranks;
+  config.train.deterministic = ranks > 1;  // else squares are added up in the order of units
+  config.offload.resident_units = {.value = strategy == "zero3" ? 1 : 3};
+  check_alike(config, "weights, gradients and moments", {.ranks = ranks});
+}
+
+TEST_CASE("the device keeps the first units' parts, as many as are asked for, and the host the others'",
+          "[residence]") {
+  Config config = tiny_config();
+  config.precision.param = "bf16";
+  const TrainPlan usual = make_plan(config, 0, 2);
+  config = with_host(config, "weights, gradients and moments");
+  for (std::size_t units = 0; units <= usual.units.size(); ++units) {
+    config.offload.resident_units = {.value = static_cast<std::int64_t>(units)};
+    const TrainPlan plan = make_plan(config, 0, 2);
+    std::int64_t masters = 0;
+    for (std::size_t i = units; i < usual.units.size(); ++i)
+      masters += usual.units[i].layout->held_elems() * size_of(DType::f32);
+    CAPTURE(units);
+    CHECK(plan.host_bytes == 4 * masters);
+    CHECK(plan.persistent_bytes + plan.host_bytes == usual.persistent_bytes);
+    if (units == usual.units.size()) CHECK(plan.step_peak_bytes == usual.step_peak_bytes);
+  }
+}
+
 TEST_CASE("what the host keeps is the same whatever runs late", "[residence]") {
   Config config = tiny_config();
   config.precision.param = "bf16";
@@ -157,6 +189,12 @@ TEST_CASE("I2: a checkpoint is the same wherever the state is kept, and is loade
   CHECK(train_tiny(config, {.ranks = 2, .steps = 3, .resume = saved.saved}).weights == usual.weights);
   CHECK(train_tiny(kept, {.ranks = 1, .steps = 3, .resume = plain.saved}).weights == usual.weights);
   CHECK(train_tiny(kept, {.ranks = 4, .steps = 3, .resume = saved.saved}).weights == usual.weights);
+  Config partly = kept;
+  partly.offload.resident_units = {.value = 2};
+  const TempDir in_part;
+  const TinyResult both = train_tiny(partly, {.ranks = 2, .steps = 2, .checkpoints = in_part.path()});
+  CHECK(train_tiny(kept, {.ranks = 2, .steps = 3, .resume = both.saved}).weights == usual.weights);
+  CHECK(train_tiny(partly, {.ranks = 1, .steps = 3, .resume = saved.saved}).weights == usual.weights);
 }
 
 TEST_CASE("state by name is read and put back where the host keeps it", "[residence]") {
@@ -166,14 +204,18 @@ TEST_CASE("state by name is read and put back where the host keeps it", "[reside
   const auto expected = state_of(config, 2, whole, false);
   CHECK(state_of(with_host(config, "weights and moments"), 2, whole, false) == expected);
   CHECK(state_of(with_host(config, "weights and moments"), 2, whole, true) == expected);
+  Config partly = with_host(config, "weights and moments");
+  partly.offload.resident_units = {.value = 1};
+  CHECK(state_of(partly, 2, whole, true) == expected);
   CHECK(expected.size() > 60);
 }
 
 TEST_CASE("gradients that the host keeps are summed, clipped, shown and used as those of the device", "[residence]") {
   const int ranks = GENERATE(1, 2, 3);
-  const auto run = [&](bool on_host, const std::string& name, const LayoutOptions& layout) {
+  const auto run = [&](bool on_host, const std::string& name, const LayoutOptions& layout, int resident = 0) {
     ShardOptions options{.scheme = scheme_of(name, ranks), .layout = layout};
     options.residence.has_gradients_on_host = on_host;
+    options.resident_units = resident;
     return on_ranks(ranks, [&](World& world) {
       ChainRun chain(world, options);
       for (int i = 0; i < 3; ++i) chain.micro_batch(i, i == 2);
@@ -199,7 +241,9 @@ TEST_CASE("gradients that the host keeps are summed, clipped, shown and used as 
          {LayoutOptions{}, LayoutOptions{.layout = Layout::per_parameter, .min_shard_bytes = 100}}) {
       if (ranks == 3 && (name == "hsdp" || name == "nested")) continue;
       CAPTURE(ranks, name, name_of(layout.layout));
-      CHECK(run(true, name, layout) == run(false, name, layout));
+      const auto usual = run(false, name, layout);
+      CHECK(run(true, name, layout) == usual);
+      CHECK(run(true, name, layout, 2) == usual);
     }
   }
 }

@@ -100,6 +100,12 @@ TEST_CASE("every key refuses values outside its range, of the wrong type, and na
       for (const char* value : {"1", "\"1\"", "[0]", "[-1]", "[1, nan]", "[1, \"1\"]", "[[1]]", "[1e7]", "true"})
         CHECK(is_refused(value));
     }
+    if (type == 8) {
+      for (const char* value :
+           {"-1", "1.5", "nan", "1e30", "99999999999999999999", "true", "\"1\"", "\"\"", "Auto", "[1]", "[\"auto\"]"})
+        CHECK(is_refused(value));
+      CHECK(is_refused(fmt::format("{:.0f}", key.range.max + 1)));
+    }
     if (type == 1) CHECK(is_refused("1.5"));
     if (type == 3 || type == 4) CHECK(is_refused("\"a\\u0000b\""));
     if (type == 3) CHECK(is_refused(std::string(5000, 'x')));
@@ -117,6 +123,9 @@ TEST_CASE("every key accepts both ends of its range and each of its choices") {
     const std::size_t type = key.slot(config).index();
     INFO(key.name);
     for (const auto choice : key.choice_list()) CHECK(is_accepted(std::string(choice)));
+    if (type == 8) {
+      for (const char* value : {"auto", "\"auto\"", "0", "3"}) CHECK(is_accepted(value));
+    }
     if (type != 1 && type != 2) continue;
     const std::string unit = type == 1 ? "{:.0f}" : "{}";
     if (!key.range.min_open) CHECK(is_accepted(fmt::format(fmt::runtime(unit), key.range.min)));

@@ -69,6 +69,8 @@ TEST_CASE("two configurations are compared in keys, units, bytes, gathers, sched
   const std::string same = difference({}, {});
   CHECK_THAT(same, Contains("keys\n  none") && Contains("the schedules are the same") &&
                        Contains("the bits of the weights stay the same"));
+  CHECK_THAT(difference({}, {"offload.moments=host", "offload.resident_units=1"}),
+             Contains("the bits of the weights stay the same"));
   const std::string units = difference({"train.deterministic=true"}, {"train.deterministic=true", kAttention});
   for (const std::string& line :
        {fmt::format("{:<32}[]  ->  [\"blocks.{{*}}.attention\", \"blocks.{{*}}.mlp\"]", "plan.apply"),

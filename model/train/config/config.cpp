@@ -66,6 +66,8 @@ class KeyReader {
       if (is_good_text(text)) **target = text;
     } else if (auto* const* duration = std::get_if<Config::Duration*>(&slot)) {
       read_duration(text, **duration);
+    } else if (auto* const* count = std::get_if<Config::Count*>(&slot)) {
+      read_count(text, **count);
     } else if (is_good_text(text) && is_not_empty(text)) {
       *std::get<std::vector<std::string>*>(slot) = {text};
     }
@@ -139,6 +141,15 @@ class KeyReader {
     } else {
       read_into(node, target.value);
     }
+  }
+  void read_into(const toml::node& node, Config::Count& target) {
+    if (const auto text = node.value_exact<std::string>()) return read_count(*text, target);
+    target.is_auto = false;
+    read_into(node, target.value);
+  }
+  void read_count(const std::string& text, Config::Count& target) {
+    if (text != "auto") return refuse(toml_string(text.substr(0, 60)));
+    target = {.is_auto = true};
   }
   /// Seconds, or H:MM:SS.
   void read_duration(const std::string& text, Config::Duration& target) {
@@ -252,7 +263,8 @@ void apply_override(ConfigDraft& draft, const std::string& text) {
     // For a key that takes strings, anything not spelled as a TOML string or array is the string itself.
     const std::size_t type = key->slot(draft.config).index();
     const bool takes_list = type == 4, is_clock = type == 6 && value.find(':') != std::string::npos;
-    const bool takes_text = type == 3 || takes_list || is_clock;
+    const bool is_word = type == 8 && value == "auto";
+    const bool takes_text = type == 3 || takes_list || is_clock || is_word;
     const bool is_spelled = !value.empty() && (value[0] == '"' || value[0] == '\'' || (takes_list && value[0] == '['));
     if (takes_text && !is_spelled) return KeyReader(draft, *key, where).read_text(value);
   }

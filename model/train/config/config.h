@@ -35,6 +35,12 @@ struct Config {
     double value = 0;
     bool operator==(const Duration&) const = default;
   };
+  /// An integer, or "auto": the plan chooses it.
+  struct Count {
+    std::int64_t value = 0;
+    bool is_auto = false;
+    bool operator==(const Count&) const = default;
+  };
   struct Train {
     std::int64_t steps = 0, global_batch = 0, micro_batch = 1, sequence = 0;  ///< batches count sequences
     double lr = 6e-4, min_lr_ratio = 0.1;
@@ -87,6 +93,7 @@ struct Config {
   };
   struct Offload {
     std::string weights = "device", gradients = "device", moments = "device", activations = "device";
+    Count resident_units;
     double cpu_link_gbs = 0;
     std::int64_t device_mib = 0, host_mib = 0;
     /// Of the optimizer's.

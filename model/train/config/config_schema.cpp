@@ -59,7 +59,8 @@ std::string ConfigKey::type() const {
                                         "string or array of strings",
                                         "true, false or integer",
                                         "seconds or \"H:MM:SS\"",
-                                        "array of numbers"};
+                                        "array of numbers",
+                                        "integer or \"auto\""};
   Config config;
   return kTypes[slot(config).index()];
 }
@@ -109,6 +110,8 @@ std::string toml_value(const ConfigSlot& slot) {
   if (const auto* text = std::get_if<std::string*>(&slot)) return toml_string(**text);
   if (const auto* reshard = std::get_if<Reshard*>(&slot)) return (*reshard)->str();
   if (const auto* duration = std::get_if<Config::Duration*>(&slot)) return toml_value(ConfigSlot(&(*duration)->value));
+  if (const auto* count = std::get_if<Config::Count*>(&slot))
+    return (*count)->is_auto ? toml_string("auto") : toml_value(ConfigSlot(&(*count)->value));
   std::string list;
   if (const auto* numbers = std::get_if<std::vector<double>*>(&slot)) {
     for (double number : **numbers) list += (list.empty() ? "" : ", ") + toml_value(ConfigSlot(&number));

@@ -14,7 +14,7 @@ namespace zs {
 
 /// Where a key's value lives in a Config; the alternative is the key's type.
 using ConfigSlot = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*, Reshard*,
-                                Config::Duration*, std::vector<double>*>;
+                                Config::Duration*, std::vector<double>*, Config::Count*>;
 
 struct ConfigRange {
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();

@@ -172,7 +172,7 @@ std::vector<std::string> different_keys(const Config& a, const Config& b) {
 
 /// What a key says is how fast and where, and with train.deterministic no bit of the weights depends on it.
 bool is_free(const std::string& key) {
-  constexpr std::array kTables = {"shard.", "plan.", "comm.", "watchdog.", "run.", "checkpoint."};
+  constexpr std::array kTables = {"shard.", "plan.", "offload.", "comm.", "watchdog.", "run.", "checkpoint."};
   constexpr std::array kBits = {"shard.compress_gather", "shard.compress_reduce", "plan.param", "plan.reduce",
                                 "plan.output",           "plan.gather",           "comm.omit",  "comm.transport"};
   constexpr std::array kOthers = {"name", "train.time_limit", "train.recompute"};

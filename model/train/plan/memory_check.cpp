@@ -138,6 +138,19 @@ Changes residences(const MemoryDemand& demand, const char* to) {
   return changes;
 }
 
+/// Fewer of the units of which the device keeps what the host does of the others.
+Changes resident_units(const MemoryDemand& demand) {
+  Changes changes;
+  const std::int64_t set = demand.config.offload.resident_units.value;
+  if (set == 0 || !demand.config.offload.has_any()) return changes;
+  const std::int64_t all = std::ssize(make_plan(demand.config, demand.plan).units);
+  for (std::int64_t units = std::min(set, all) - 1; units >= 0; --units) {
+    changes.push_back(change(demand, fmt::format("set offload.resident_units={}", units)));
+    changes.back().demand.config.offload.resident_units = {.value = units};
+  }
+  return changes;
+}
+
 /// The copy that a thread writes a checkpoint from.
 Changes waits_for_saves(const MemoryDemand& demand) {
   if (!demand.config.checkpoint.background) return {};
@@ -294,7 +307,8 @@ const MemoryBudget* exceeded(const MemoryDemand& demand, const RankBytes& rank_b
 }
 
 std::optional<MemoryChange> smallest_change(const MemoryDemand& demand, const std::vector<MemoryBudget>& budgets) {
-  for (const auto list : {recomputations, micro_batches, loss_chunks, unit_sizes, prefetches, reshardings}) {
+  for (const auto list :
+       {recomputations, micro_batches, loss_chunks, unit_sizes, prefetches, reshardings, resident_units}) {
     if (auto found = first_that_fits(list(demand), budgets)) return found;
   }
   for (const auto list : {waits_for_saves, to_device, to_host}) {
@@ -309,7 +323,8 @@ std::optional<MemoryChange> smallest_change(const MemoryDemand& demand, const st
 MemoryChange least_memory(const MemoryDemand& demand) {
   MemoryChange least = change(demand, "");
   take_bytes(least);
-  for (const auto list : {recomputations, micro_batches, loss_chunks, unit_sizes, prefetches, reshardings, to_host}) {
+  for (const auto list :
+       {recomputations, micro_batches, loss_chunks, unit_sizes, prefetches, reshardings, resident_units, to_host}) {
     Changes changes = list(least.demand);
     if (changes.empty()) continue;
     MemoryChange& last = changes.back();

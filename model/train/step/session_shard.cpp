@@ -85,7 +85,9 @@ ShardOptions shard_options(const Config& config) {
           .division = {Division::Rule::none},  // backward_seed() has it
           .zero_copy = config.shard.zero_copy == "auto",
           .omit = omit_of(config.comm.omit),
-          .residence = residence_of(config)};
+          .residence = residence_of(config),
+          // "auto" is a number in every session that trains by a plan.
+          .resident_units = static_cast<int>(config.offload.resident_units.value)};
 }
 
 std::size_t set_recompute(LanguageModel& model, const Config& config) {

@@ -61,6 +61,7 @@ int Trainer::prepare() {
   if (const int code = find_gpus(world_, config_, planned_ranks(), gpus_); code != 0) return code;
   if (const int code = agreed(world_, [&] { check_and_open(); }); code != 0) return code;
   if (const int code = settle_recompute(); code != 0) return code;
+  if (const int code = settle_resident_units(); code != 0) return code;
   if (const int code = agreed(world_, [&] { check_and_plan(); }); code != 0) return code;
   if (const int code = agree_on_data(); code != 0) return code;
   if (!job_.dry_run && !job_.resume.empty()) {

@@ -65,6 +65,8 @@ class Trainer {
   void check_and_open();
   /// Collective: the set of blocks that train.recompute = "auto" stands for, with which every rank's memory is enough.
   int settle_recompute();
+  /// Collective: the same of the number of units that offload.resident_units = "auto" stands for.
+  int settle_resident_units();
   void check_and_plan();
   void open_data();
   void limit_validation(Config& config) const;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <sstream>
+#include <utility>
 
 #include "model/train/config/config_dataset.h"
 #include "model/train/config/config_recompute.h"
@@ -10,6 +11,7 @@
 #include "model/train/plan/explain.h"
 #include "model/train/plan/fit.h"
 #include "model/train/plan/recompute_choice.h"
+#include "model/train/plan/resident_choice.h"
 #include "model/train/run_dir/export.h"
 #include "model/train/step/trainer.h"
 #include "runtime/device/memory_limit.h"
@@ -74,6 +76,25 @@ int Trainer::settle_recompute() {
   return 0;
 }
 
+int Trainer::settle_resident_units() {
+  Config::Count& units = job_.config.offload.resident_units;
+  if (!std::exchange(units.is_auto, false) || !config_.offload.has_any() || !job_.fit.empty()) return 0;
+  const bool looks = world_.local_rank() == 0 || device_kind(config_) == DeviceKind::cuda;
+  constexpr std::int64_t kAll = 1 << 20;
+  std::int64_t most = kAll, own = -1;
+  for (;;) {  // ends: each offer is smaller than the last
+    const auto look = [&] {
+      if (looks && own != most) own = choose_resident_units(memory_demand(), budgets(), most);
+    };
+    if (const int code = agreed(world_, look); code != 0) return code;
+    const World::Agreement offer = world_.agree(looks && own < most ? 1 : 0, fmt::to_string(own));
+    if (offer.code == 0) break;
+    std::istringstream(offer.message) >> most;
+  }
+  units.value = most;
+  return 0;
+}
+
 void Trainer::check_and_plan() {
   if (!job_.fit.empty()) return fit();
   plan_ = make_plan(config_, memory_demand().plan);
@@ -126,6 +147,9 @@ void Trainer::compare() {
   demand.config = config;
   if (is_recompute_auto(config.train.recompute))
     config.train.recompute = choose_recompute(demand, budgets()).entries(config.model.layers);
+  demand.config = config;
+  if (Config::Count& units = config.offload.resident_units; units.is_auto)
+    units = {.value = config.offload.has_any() ? choose_resident_units(demand, budgets(), 1 << 20) : 0};
   const TrainPlan other = make_plan(config, memory_demand().plan);
   answer_ = describe_difference({plan_, config_, job_.config_path}, {other, config, job_.other_path});
 }

@@ -489,6 +489,12 @@ def run_offload(train, ranks, report):
         problems += [] if set(planned) == {"grad_shard", "master", "moments"} else [f"the plan's table of the host: {table}"]
         problems += [f"host_bytes is {m.get('host_bytes')}, planned {planned}" for m in metrics if m.get("host_bytes") != sum(planned.values())]
         problems += [] if [m["allocations"] for m in metrics] == [2, 0, 0] else [f"allocations: {[m['allocations'] for m in metrics]}"]
+        for units, is_as_asked in ((1, lambda n, host: n == 1 and 0 < host < sum(planned.values())), ("auto", lambda n, host: n > 1 and host == 0)):
+            partly = run("--overwrite", *kept, *tiny_run.options(offload__resident_units=units))
+            host = harness.read_metrics(folder / "out")[-1].get("host_bytes", 0) if partly.code == 0 else None
+            chosen = re.search(r"^resident_units = (\d+)$", (folder / "out/config.toml").read_text(), re.M) if partly.code == 0 else None
+            problems += [] if chosen and is_as_asked(int(chosen[1]), host) else [f"{units} resident units: {chosen and chosen[0]}, host_bytes {host}: {partly.err}"]
+            problems += [] if harness.weights_hash(usual.out) == harness.weights_hash(partly.out) else [f"the weights differ with {units} resident units"]
         before = harness.tree(folder)
         for limits, words in (({"offload__device_mib": 1, "model__width": 192}, ("a rank needs", "of the device's memory", "offload.device_mib = 1")),
                               ({"offload__host_mib": 1, "model__width": 192}, ("of the host's memory", "offload.host_mib = 1", "offload.weights=device"))):
