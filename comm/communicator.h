@@ -34,6 +34,7 @@ struct GroupName {
   GroupName child(int color) { return {mix64(name ^ mix64(++splits << 32 ^ static_cast<std::uint32_t>(color))), 0}; }
 };
 
+/// What a reduction does to the elements of all ranks.
 enum class ReduceOp : std::uint8_t { sum, max, min };
 
 /// How reduce_scatter treats its output: `overwrite` starts the sum from nothing, `accumulate` from what the output

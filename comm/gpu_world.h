@@ -34,6 +34,7 @@ std::unique_ptr<World> make_staged_world(World& base, Device& device, double tim
 struct NcclLibrary;
 class NcclMemory;
 
+/// Of make_nccl_world and make_nccl_memory.
 struct NcclOptions {
   double timeout_s = 300;           ///< longest wait for a peer, as in WorldOptions
   GpuArithmetic arithmetic = {};    ///< else reductions into another dtype or onto an accumulator are refused, and int8

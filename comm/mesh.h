@@ -10,6 +10,7 @@
 
 namespace zs {
 
+/// A direction of a mesh, and how many ranks there are along it.
 struct MeshAxis {
   std::string name;
   int size = 1;

@@ -63,6 +63,7 @@ class World {
   virtual Watchdog* watchdog() { return nullptr; }
 };
 
+/// How long ranks wait for each other, and what watches over them.
 struct WorldOptions {
   double timeout_s = 300;  ///< longest wait for a peer inside one operation
   bool sums_in_rank_order =
@@ -130,6 +131,7 @@ std::unique_ptr<World> make_null_world(std::unique_ptr<World> real);
 /// variables (PMI_SIZE, SLURM_STEP_NUM_TASKS in a step of srun, MPI_LOCALNRANKS, WORLD_SIZE ...) say several ranks and
 /// Open MPI's do not.
 enum class Launch { single, mpirun };
+/// That of this process.
 Launch detect_launch();
 
 /// Of the MPI library that this process has loaded: "Open MPI v4.1.4". May be asked before MPI has started.

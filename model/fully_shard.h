@@ -12,6 +12,7 @@
 
 namespace zs {
 
+/// How fully_shard shards a model.
 struct FullyShardOptions {
   /// Strategy or mesh, precision, layout, schedule.
   ShardOptions shard = {};
@@ -24,6 +25,7 @@ struct FullyShardOptions {
   std::optional<Plan> plan = {};
 };
 
+/// Of a micro-batch or an evaluation.
 struct MicroBatchOptions {
   /// Of its step: gradients are complete behind it, and the optimizer comes next.
   bool last = true;

@@ -171,6 +171,7 @@ class Layer : public Base {
   explicit Layer(std::string path = {}) : Base(std::move(path)) {}
 };
 
+/// Which modules become units.
 enum class Units : std::uint8_t {
   block,  ///< every block is a unit; the root unit owns the rest
   model,  ///< one unit owns everything

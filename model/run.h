@@ -25,6 +25,7 @@ struct Job {
   bool is_first() const { return rank() == 0; }
 };
 
+/// How zs::run finds ranks and devices.
 struct RunOptions {
   double timeout_s = 300;          ///< longest wait for another rank within one operation
   int threads = 0;                 ///< of each rank's CPU device; 0: its share of the host's CPUs, or OMP_NUM_THREADS

@@ -35,6 +35,7 @@ struct Plan {
 
 /// What a plan comes to for one model.
 struct ResolvedPlan {
+  /// A module that becomes a unit.
   struct Unit {
     Module* module;
     std::string name;     ///< the module's path, or "root"

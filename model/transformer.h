@@ -6,6 +6,7 @@
 
 namespace zs {
 
+/// Of Transformer.
 struct TransformerOptions {
   std::int64_t vocab = 0, layers = 0;
   std::int64_t positions = 0;   ///< rows of learned positions, which are added to the tokens' embedding; 0: none

@@ -9,6 +9,7 @@
 
 namespace zs {
 
+/// Of load_safetensors.
 struct WeightFileOptions {
   /// What a file calls a parameter or buffer of this name; none: the same. Where it gives an empty text, the value
   /// stays as it is, and nothing is missing: of a new head.
@@ -18,6 +19,7 @@ struct WeightFileOptions {
   bool strict = true;
 };
 
+/// What load_safetensors did not load.
 struct WeightFileReport {
   std::vector<std::string> missing;     ///< parameters that the file lacks, by their names in the model
   std::vector<std::string> unexpected;  ///< tensors that no parameter is called

@@ -9,6 +9,7 @@
 
 namespace zs {
 
+/// Of Attention: heads, which tokens see which, and what else it has.
 struct AttentionOptions {
   std::int64_t width = 0, heads = 0;
   std::int64_t kv_heads = 0;  ///< each shared by heads / kv_heads query heads, neighbours; 0: as many as heads

@@ -4,12 +4,14 @@
 
 namespace zs {
 
+/// What batch_norm gives.
 struct NormalizedBatch {
   Tensor y, mean, variance;  ///< mean, variance (C) f32, of the batch, without gradients
 };
 /// x (B, C, ...) by its own statistics, times weight (C), plus bias (C); computed in f32.
 NormalizedBatch batch_norm(const Tensor& x, Parameter& weight, Parameter& bias, float eps = 1e-5f);
 
+/// Of BatchNorm.
 struct BatchNormOptions {
   float eps = 1e-5f;
   float momentum = 0.1f;  ///< running := (1 - momentum) running + momentum of this micro-batch

@@ -7,6 +7,7 @@
 
 namespace zs {
 
+/// Of Conv2d.
 struct Conv2dOptions {
   std::int64_t stride = 1, padding = 0;  ///< of both dims; padding: zeros on each side
   bool has_bias = true;
@@ -34,6 +35,7 @@ Tensor conv2d(const Tensor& x, Parameter& weight, Parameter* bias, const Window&
 
 /// (B, C, H, W) -> (B, C, H', W'): the largest, or the mean, of each window's elements; a window has no padding.
 Tensor max_pool2d(const Tensor& x, const Window& window);
+/// The same with the mean of the elements.
 Tensor mean_pool2d(const Tensor& x, const Window& window);
 
 }  // namespace zs

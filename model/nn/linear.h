@@ -11,6 +11,7 @@ namespace zs {
 /// Weights are normal with this deviation.
 inline constexpr float kWeightDeviation = 0.02f;
 
+/// Of Linear.
 struct LinearOptions {
   bool has_bias = true;
   Init init = {.normal_std = kWeightDeviation};

@@ -60,8 +60,10 @@ class RMSNorm : public Norm {
   }
 };
 
+/// LayerNorm or RMSNorm.
 enum class NormKind : std::uint8_t { layer, rms };
 
+/// A norm of that kind.
 inline std::unique_ptr<Norm> make_norm(NormKind kind, std::string path, std::int64_t width, float eps) {
   if (kind == NormKind::rms) return std::make_unique<RMSNorm>(std::move(path), width, eps);
   return std::make_unique<LayerNorm>(std::move(path), width, eps);

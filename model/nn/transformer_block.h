@@ -18,6 +18,7 @@ enum class Recompute : std::uint8_t {
   block,      ///< all: the block's input (C) is kept
 };
 
+/// Of TransformerBlock.
 struct BlockOptions {
   NormKind norm = NormKind::layer;
   float norm_eps = 1e-5f;

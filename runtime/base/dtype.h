@@ -8,8 +8,10 @@
 
 namespace zs {
 
+/// Of elements.
 enum class DType : std::uint8_t { f32, bf16, f64, i32, i64, u16, u8 };
 
+/// Of an element, in bytes.
 constexpr std::int64_t size_of(DType dtype) {
   switch (dtype) {
     case DType::f64:
@@ -23,6 +25,7 @@ constexpr std::int64_t size_of(DType dtype) {
   return 0;
 }
 
+/// "bf16"
 constexpr std::string_view name_of(DType dtype) {
   switch (dtype) {
     case DType::f32: return "f32";
@@ -51,6 +54,7 @@ struct BFloat16 {
 };
 static_assert(sizeof(BFloat16) == 2);
 
+/// DTypeOf<float>::value is DType::f32.
 template <class T>
 struct DTypeOf;
 template <>

@@ -13,6 +13,7 @@
 
 namespace zs {
 
+/// How a device is made.
 struct DeviceOptions {
   int threads = 1;        ///< team of the compute stream
   std::vector<int> cpus;  ///< CPUs the device's threads may run on; empty: leave the affinity as it is

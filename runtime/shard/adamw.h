@@ -4,6 +4,7 @@
 
 namespace zs {
 
+/// Of AdamW.
 struct AdamWConfig {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
   float clip = 1.0f;  ///< as in OptimizerOptions, like the next four

@@ -9,6 +9,7 @@
 
 namespace zs {
 
+/// Which norm.
 struct NormOptions {
   /// (sum of |x|^power)^(1 / power): above 0; infinity (std::numeric_limits<float>::infinity()) is the largest |x|.
   float power = 2;

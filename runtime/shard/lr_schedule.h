@@ -5,6 +5,8 @@
 
 namespace zs {
 
+/// How a learning rate falls behind its warm-up: not at all, as half a cosine, evenly, or, of wsd (warm-up, stable,
+/// decay), evenly at the end alone.
 enum class LrShape : std::uint8_t { constant, cosine, linear, wsd };
 /// By its name; an unknown one is an Error(config).
 LrShape lr_shape_of(std::string_view name);

@@ -4,6 +4,7 @@
 
 namespace zs {
 
+/// Of Muon.
 struct MuonConfig {
   float momentum = 0.95f;
   bool nesterov = true;

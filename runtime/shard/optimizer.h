@@ -20,6 +20,7 @@ struct ParameterGroup {
   std::optional<float> weight_decay = {};  ///< instead of the optimizer's, of norms and biases too
 };
 
+/// What all optimizers have.
 struct OptimizerOptions {
   float weight_decay = 0;   ///< not of norms and biases
   float clip = 1.0f;        ///< largest norm of all gradients (GradNorm); 0: no clipping

@@ -35,6 +35,7 @@ class Reshard {
   std::int64_t ranks_;
 };
 
+/// What of a unit is cut over the ranks, by the names that are known for it (docs/sharding.md).
 enum class Strategy : std::uint8_t {
   ddp,            ///< everything whole on every rank; gradients are all-reduced
   zero1,          ///< optimizer state sharded
@@ -44,7 +45,9 @@ enum class Strategy : std::uint8_t {
   hsdp,           ///< zero3 within groups of `group_size` ranks, the groups replicas of each other
   nested,         ///< optimizer state over all ranks, parameters within groups of `group_size`
 };
+/// Their names, for messages.
 inline constexpr std::string_view kStrategies = "ddp|zero1|zero2|zero3|shard_grad_op|hsdp|nested";
+/// "zero3"
 const char* name_of(Strategy strategy);
 /// By its name; an unknown one is an Error(config).
 Strategy strategy_of(std::string_view name);
@@ -64,6 +67,7 @@ struct MeshPlan {
   bool operator==(const MeshPlan&) const = default;
 };
 
+/// Who holds what, and when gradients are reduced.
 struct SchemeOptions {
   Strategy strategy = Strategy::zero3;
   int group_size = 0;  ///< ranks of a small group: hsdp and nested only
@@ -98,6 +102,7 @@ class ShardScheme {
   Axes
       reduced;  ///< over these a micro-batch's gradient is reduce-scattered; the rest of the reduction comes at the end
 
+  /// One of `count` equal parts.
   struct Slice {
     int index = 0, count = 1;
     bool operator==(const Slice&) const = default;

@@ -4,6 +4,7 @@
 
 namespace zs {
 
+/// Of Sgd.
 struct SgdConfig {
   float momentum = 0;  ///< 0: no state
   bool nesterov = false;

@@ -14,6 +14,7 @@
 
 namespace zs {
 
+/// How a model is sharded.
 struct ShardOptions {
   SchemeOptions scheme = {};
   PrefetchOptions schedule = {};

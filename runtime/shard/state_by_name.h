@@ -48,6 +48,7 @@ struct LoadOptions {
   bool with_optimizer = true;  ///< whether its state and numbers of updates are loaded
 };
 
+/// What a load that is not strict has left out.
 struct StateDifferences {
   std::vector<std::string> missing, unexpected;  ///< "layer0.weight (adamw.m)"
 };

@@ -11,11 +11,14 @@ namespace zs {
 /// Sum; of two tensors of one shape by a kernel of its own.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor add(const Tensor& a, float b);
+/// a - b
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, float b);
 Tensor sub(float a, const Tensor& b);
+/// a b
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, float b);
+/// a / b
 Tensor div(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, float b);
 Tensor div(float a, const Tensor& b);
@@ -36,16 +39,22 @@ inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
 inline Tensor operator/(const Tensor& a, float b) { return div(a, b); }
 inline Tensor operator/(float a, const Tensor& b) { return div(a, b); }
 
+/// -x
 Tensor neg(const Tensor& x);
 inline Tensor operator-(const Tensor& x) { return neg(x); }
+/// e^x
 Tensor exp(const Tensor& x);
+/// The natural logarithm; -infinity of 0, NaN of what is below.
 Tensor log(const Tensor& x);
+/// The square root; NaN of what is below 0.
 Tensor sqrt(const Tensor& x);
 /// 1 / sqrt(x)
 Tensor rsqrt(const Tensor& x);
+/// The hyperbolic tangent.
 Tensor tanh(const Tensor& x);
 /// 1 / (1 + e^-x)
 Tensor sigmoid(const Tensor& x);
+/// x where it is above 0, else 0; the gradient at 0 is 0.
 Tensor relu(const Tensor& x);
 /// x sigmoid(x)
 Tensor silu(const Tensor& x);
@@ -58,8 +67,10 @@ Tensor clamp(const Tensor& x, float low, float high);
 /// up to 2^24).
 Tensor eq(const Tensor& a, const Tensor& b);
 Tensor eq(const Tensor& a, float b);
+/// a < b
 Tensor lt(const Tensor& a, const Tensor& b);
 Tensor lt(const Tensor& a, float b);
+/// a > b
 Tensor gt(const Tensor& a, const Tensor& b);
 Tensor gt(const Tensor& a, float b);
 /// a where the mask, f32, bf16 or i32, is not 0, else b; the mask has no gradient.

@@ -41,6 +41,7 @@ class Node {
   std::string name;
   std::uint64_t sequence = 0;
   std::vector<std::shared_ptr<AutogradState>> inputs;  // null where no gradient is wanted
+  /// Of a tensor: what its gradient must be.
   struct Kind {
     Shape shape;
     DType dtype = DType::f32;
@@ -65,10 +66,12 @@ class Node {
 /// detached.
 void record_op(Tensor& output, std::string name, const std::vector<Tensor>& inputs,
                const std::vector<Parameter*>& parameters, Backward backward);
+/// The same of an op of one input whose backward can add to that one's gradient in the pass that makes it.
 void record_adding_op(Tensor& output, std::string name, const Tensor& input, const std::vector<Parameter*>& parameters,
                       AddingBackward backward);
-/// The same of an op with several outputs, from the gradients of all of them: zeros where nothing came back to one.
+/// The backward of an op with several outputs, from the gradients of all of them: zeros where nothing came back to one.
 using BackwardOfMany = std::function<std::vector<Tensor>(const std::vector<Tensor>& grad_outputs)>;
+/// The same as record_op, of an op with several outputs.
 void record_outputs(std::vector<Tensor>& outputs, const std::string& name, const std::vector<Tensor>& inputs,
                     const std::vector<Parameter*>& parameters, BackwardOfMany backward);
 /// x, whose gradient is given to f when it comes back: f may look at it, and give another one, of x's shape and dtype,

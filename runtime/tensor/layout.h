@@ -27,6 +27,7 @@ Tensor pad(const Tensor& x, int dim, std::int64_t before, std::int64_t after, fl
 /// x repeated along dims of size 1, or missing ones, up to this shape.
 Tensor expand(const Tensor& x, const Shape& shape);
 
+/// A window that moves over the last two dims of an image.
 struct Window {
   std::int64_t height, width;
   std::int64_t stride = 1, padding = 0;  ///< of both dims; padding: zeros on each side

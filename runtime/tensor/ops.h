@@ -27,17 +27,20 @@ Tensor layer_norm(const Tensor& x, Parameter& gamma, Parameter& beta, float eps 
 /// (..., C) -> (..., C), gamma (C).
 Tensor rms_norm(const Tensor& x, Parameter& gamma, float eps = 1e-5f);
 
+/// x + residual, and its norm.
 struct SumAndNorm {
   Tensor sum, y;
 };
 /// x + residual, both (..., C), and the norm of that sum, in one pass: the same bits as add and the norm.
 SumAndNorm add_layer_norm(const Tensor& x, const Tensor& residual, Parameter& gamma, Parameter& beta,
                           float eps = 1e-5f);
+/// The same with rms_norm.
 SumAndNorm add_rms_norm(const Tensor& x, const Tensor& residual, Parameter& gamma, float eps = 1e-5f);
 
 /// (..., in) -> (..., out): x weight^T + bias; weight (out, in), bias (out) or null.
 Tensor linear(const Tensor& x, Parameter& weight, Parameter* bias);
 
+/// x times the normal distribution function at x (Hendrycks, Gimpel 2016), as `kind` computes that.
 Tensor gelu(const Tensor& x, GeluKind kind);
 
 /// gelu(linear(x, weight, bias), kind), by one product where the back end has that: then GELU may be of sums that are
@@ -60,6 +63,7 @@ Tensor cast(const Tensor& x, DType dtype);
 Tensor causal_attention(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, std::int64_t window = 0,
                         const Documents& documents = {});
 
+/// Of cached_attention.
 struct CachedAttentionOptions {
   std::int64_t first = 0;  ///< the position of the first token of qkv: so many rows of the cache count
   std::int64_t heads = 0, kv_heads = 0, window = 0;
@@ -77,6 +81,7 @@ Tensor rotary(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, 
 Tensor qk_norm(const Tensor& qkv, Parameter& q_weight, Parameter& k_weight, std::int64_t heads, std::int64_t kv_heads,
                float eps = 1e-5f);
 
+/// Of lm_head_loss.
 struct LossOptions {
   /// With it, the gradients, the weight's included, are computed in forward, chunk by chunk, and backward(loss, seed),
   /// with this seed and no op in between, must follow in the same micro-batch.

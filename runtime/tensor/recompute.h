@@ -7,7 +7,9 @@
 
 namespace zs {
 
+/// What may be recomputed: a function of tensors to one tensor.
 using TensorFunction = std::function<Tensor(const std::vector<Tensor>& inputs)>;
+/// The same to several.
 using TensorsFunction = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;
 
 /// function(inputs), of which only the inputs are kept for backward (activation checkpointing: Chen et al. 2016,

@@ -13,6 +13,7 @@ namespace zs {
 /// Over all elements, to a scalar; over these dims, which go away, or keep size 1. A mean of no elements is 0.
 Tensor sum(const Tensor& x);
 Tensor sum(const Tensor& x, const std::vector<int>& dims, bool keeps_dims = false);
+/// The same divided by the number of elements.
 Tensor mean(const Tensor& x);
 Tensor mean(const Tensor& x, const std::vector<int>& dims, bool keeps_dims = false);
 /// The largest elements, NaN where there is one; those that are equal share the gradient.
@@ -29,6 +30,7 @@ Tensor log_softmax(const Tensor& x, int dim = -1);
 /// What data says of a target that counts for nothing, unless it says another: as others do.
 inline constexpr std::int32_t kIgnoredTarget = -100;
 
+/// Which targets count, and how much.
 struct CrossEntropyOptions {
   std::optional<std::int32_t> ignored = {};  ///< rows with this target count for nothing
   Tensor weights = {};  ///< f32 (classes), no gradient: rows count as much as their target's; empty: alike
