@@ -1,5 +1,7 @@
 #include "model/fully_shard.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 

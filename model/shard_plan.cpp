@@ -1,5 +1,7 @@
 #include "model/shard_plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 #include <map>

@@ -1,5 +1,7 @@
 #include "model/weight_file.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
 #include <map>

@@ -1,5 +1,7 @@
 #include "bench/common/rank_program.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>

@@ -2,6 +2,8 @@
 #include "runtime/base/parse_integer.h"
 #include "runtime/base/standard_streams.h"
 
+#include <fmt/format.h>
+
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>

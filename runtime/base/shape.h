@@ -39,7 +39,11 @@ class Shape {
   }
   std::span<const std::int64_t> dims() const { return {dims_.data(), static_cast<std::size_t>(rank_)}; }
   bool operator==(const Shape&) const = default;
-  std::string str() const { return fmt::format("({})", fmt::join(dims(), ", ")); }
+  std::string str() const {
+    std::string text = "(";
+    for (const std::int64_t dim : dims()) text.append(text.size() > 1 ? ", " : "").append(std::to_string(dim));
+    return text + ")";
+  }
 
  private:
   int rank_ = 0;

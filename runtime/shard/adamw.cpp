@@ -1,5 +1,7 @@
 #include "runtime/shard/adamw.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 namespace zs {

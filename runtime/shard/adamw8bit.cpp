@@ -1,5 +1,7 @@
 #include "runtime/shard/adamw8bit.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>

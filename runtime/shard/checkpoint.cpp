@@ -1,5 +1,7 @@
 #include "runtime/shard/checkpoint.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <new>

@@ -1,5 +1,7 @@
 #include "runtime/shard/executor.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <exception>

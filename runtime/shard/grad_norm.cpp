@@ -1,5 +1,7 @@
 #include "runtime/shard/grad_norm.h"
 
+#include <fmt/format.h>
+
 #include <bit>
 #include <cmath>
 #include <cstddef>

@@ -1,5 +1,7 @@
 #include "runtime/shard/lion.h"
 
+#include <fmt/format.h>
+
 #include "runtime/base/usage_error.h"
 
 namespace zs {

@@ -1,5 +1,7 @@
 #include "runtime/shard/muon.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>

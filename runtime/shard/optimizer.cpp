@@ -1,5 +1,7 @@
 #include "runtime/shard/optimizer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cmath>

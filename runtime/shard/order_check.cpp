@@ -1,5 +1,7 @@
 #include "runtime/shard/order_check.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>

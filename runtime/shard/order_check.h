@@ -87,7 +87,7 @@ class OrderCheck {
   struct Names {
     std::vector<std::string> units, parameters;  // the latter unit by unit
     std::string unit(std::size_t number) const {
-      return number < units.size() ? units[number] : fmt::to_string(number);
+      return number < units.size() ? units[number] : std::to_string(number);
     }
   };
   /// What a comparison compares, kept until it is over. The stream that finds a difference names it, whatever the host

@@ -1,5 +1,7 @@
 #include "runtime/shard/scheme.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <numeric>

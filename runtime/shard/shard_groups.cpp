@@ -1,5 +1,7 @@
 #include "runtime/shard/shard_groups.h"
 
+#include <fmt/format.h>
+
 #include <set>
 #include <string_view>
 #include <utility>

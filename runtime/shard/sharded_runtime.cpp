@@ -1,5 +1,7 @@
 #include "runtime/shard/sharded_runtime.h"
 
+#include <fmt/format.h>
+
 #include <fmt/core.h>
 
 #include <algorithm>

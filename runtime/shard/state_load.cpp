@@ -1,5 +1,7 @@
 #include "runtime/shard/state_by_name.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>

@@ -1,5 +1,7 @@
 // Several ranks train a small GPT-2, each on a GPU: over NCCL, and staged through the hosts. Emulated GPUs end the test
 // with a signal where the host touches their memory.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include <algorithm>

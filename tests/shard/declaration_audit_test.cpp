@@ -1,4 +1,6 @@
 // Every op does to memory what it declares, no less and no more: the order verifier believes the declarations.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include <filesystem>

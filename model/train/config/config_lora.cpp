@@ -1,5 +1,7 @@
 #include "model/train/config/config_lora.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <set>

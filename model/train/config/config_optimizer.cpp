@@ -1,5 +1,7 @@
 #include "model/train/config/config_optimizer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>

@@ -1,5 +1,7 @@
 #include "model/train/config/config_resolve.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cmath>

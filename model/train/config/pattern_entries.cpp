@@ -1,5 +1,7 @@
 #include "model/train/config/pattern_entries.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 

@@ -1,5 +1,7 @@
 #include "model/train/launch/startup.h"
 
+#include <fmt/format.h>
+
 #include <link.h>
 #include <unistd.h>
 

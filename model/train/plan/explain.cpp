@@ -1,5 +1,7 @@
 #include "model/train/plan/explain.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <iterator>

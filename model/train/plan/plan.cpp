@@ -1,5 +1,7 @@
 #include "model/train/plan/plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <optional>

@@ -1,5 +1,7 @@
 #include "model/train/run_dir/resume.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>

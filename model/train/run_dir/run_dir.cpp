@@ -1,5 +1,7 @@
 #include "model/train/run_dir/run_dir.h"
 
+#include <fmt/format.h>
+
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>

@@ -1,5 +1,7 @@
 #include "model/train/step/trainer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>

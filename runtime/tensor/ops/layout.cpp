@@ -1,5 +1,7 @@
 #include "runtime/tensor/layout.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
