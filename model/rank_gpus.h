@@ -11,6 +11,7 @@
 
 #include "comm/gpu_world.h"
 #include "comm/world.h"
+#include "model/gpu_options.h"
 #include "runtime/device/cuda_gpu.h"
 #include "runtime/device/device.h"
 
@@ -56,13 +57,6 @@ RankGpu rank_gpu_of(std::span<const CudaGpu> gpus, int local_rank);
 
 /// Every rank's GPU, in their order. Collective, blocks the host.
 std::vector<RankGpu> exchange_rank_gpus(World& world, const RankGpu& own);
-
-/// How ranks use GPUs: the keys `cuda.*` of a configuration, and members of RunOptions::cuda.
-struct GpuOptions {
-  std::string transport = "auto";  ///< "nccl", "staged" (through the hosts' memory), or NCCL where there is one
-  bool share_gpu = false;          ///< whether ranks may share a GPU
-  std::string libraries = {};      ///< folders, separated by colons, where CUDA's libraries are looked for first
-};
 
 /// What the ranks agree on.
 struct GpuRanks {

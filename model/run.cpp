@@ -11,6 +11,7 @@
 #include "comm/health/watchdog.h"
 #include "kernels/kernels.h"
 #include "model/rank_device.h"
+#include "model/rank_gpus.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/base/usage_error.h"
 #include "runtime/device/cpu_topology.h"

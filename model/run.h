@@ -6,7 +6,7 @@
 
 #include "comm/world.h"
 #include "model/fully_shard.h"
-#include "model/rank_gpus.h"
+#include "model/gpu_options.h"
 #include "runtime/device/device.h"
 #include "runtime/tensor/context.h"
 

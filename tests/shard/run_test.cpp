@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "model/nn/linear.h"
+#include "model/rank_gpus.h"
 #include "runtime/base/usage_error.h"
 #include "runtime/shard/adamw.h"
 #include "runtime/tensor/reduction.h"
