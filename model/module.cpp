@@ -214,4 +214,6 @@ void shard_module(Module& root, ShardedRuntime& runtime, const IsUnit& is_unit, 
   UnitMaker(runtime, is_unit, is_ignored, policy, unit_bytes).add(modules, "root");
 }
 
+void Module::set_own_policy(const UnitPolicy& policy) { own_policy_ = policy; }
+
 }  // namespace zs

@@ -65,7 +65,7 @@ class Module {
   bool is_unit() const { return is_unit_; }
   /// What fully_shard was given for it; none: it was not called for this module.
   const std::optional<UnitPolicy>& own_policy() const { return own_policy_; }
-  void set_own_policy(const UnitPolicy& policy) { own_policy_ = policy; }
+  void set_own_policy(const UnitPolicy& policy);
 
   /// Instead of what shard_by_plan() does by the plan, for the root of a model that knows better: adds all of the
   /// runtime's units and is true, or does nothing.

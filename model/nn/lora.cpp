@@ -19,6 +19,10 @@ Tensor LoraAdapter::forward(const Tensor& x) {
   return linear(options_.scale == 1 ? narrow : mul(narrow, options_.scale), b_, nullptr);
 }
 
+LoraAdapter& LoraAdapters::add(const std::string& name, const LoraOptions& options) {
+  return make_child<LoraAdapter>(name, options);
+}
+
 Tensor add_adapters(const Tensor& y, const Tensor& x, std::span<LoraAdapter* const> adapters) {
   const Tensor wide = adapters.front()->cast_input(x);  // once for all of them
   const std::int64_t width = y.shape()[-1];

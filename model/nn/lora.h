@@ -40,9 +40,7 @@ class LoraAdapters : public Module {
 
   bool is_block() const override { return true; }
   /// `name`: of the product, below the block: "self_attn.q_proj".
-  LoraAdapter& add(const std::string& name, const LoraOptions& options) {
-    return make_child<LoraAdapter>(name, options);
-  }
+  LoraAdapter& add(const std::string& name, const LoraOptions& options);
   /// While it lives the adapters can be used.
   ForwardScope unsharded() const { return enter(); }
 };

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "model/module.h"
@@ -16,7 +17,7 @@ class ModuleList : public Module {
   /// Behind those that are there. args: of M's constructor, behind the path.
   template <class... Args>
   M& add(Args&&... args) {
-    modules_.push_back(&make_child<M>(fmt::format("{}", modules_.size()), std::forward<Args>(args)...));
+    modules_.push_back(&make_child<M>(std::to_string(modules_.size()), std::forward<Args>(args)...));
     return *modules_.back();
   }
   std::size_t size() const { return modules_.size(); }
@@ -36,7 +37,7 @@ class Sequential : public Layer<Sequential> {
   /// An M, whose forward takes and gives a tensor. args: of its constructor, behind the path.
   template <class M, class... Args>
   Sequential& add(Args&&... args) {
-    M& module = make_child<M>(fmt::format("{}", steps_.size()), std::forward<Args>(args)...);
+    M& module = make_child<M>(std::to_string(steps_.size()), std::forward<Args>(args)...);
     return add([&module](const Tensor& x) {
       if constexpr (requires { module(x); }) {
         return module(x);

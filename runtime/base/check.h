@@ -59,9 +59,10 @@ class Error : public std::runtime_error {
 inline std::string system_reason(int error) { return std::error_code(error, std::generic_category()).message(); }
 
 /// Of ZS_CHECK: an Error(internal) that names the condition and where it stands.
-[[noreturn]] inline void throw_check_failure(const char* condition, const char* file, int line, std::string detail) {
-  throw Error(ExitCode::internal, fmt::format("check failed: {}: {}", condition, detail),
-              fmt::format("{}:{}", file, line));
+[[noreturn]] inline void throw_check_failure(const char* condition, const char* file, int line,
+                                             const std::string& detail) {
+  throw Error(ExitCode::internal, std::string("check failed: ").append(condition).append(": ").append(detail),
+              std::string(file).append(":").append(std::to_string(line)));
 }
 
 }  // namespace zs

@@ -54,4 +54,15 @@ bool Parameter::end_shares() {
   return true;
 }
 
+void Parameter::refuse_use() const {
+  if (owner_ != nullptr) owner_->refuse_use(*this);
+  throw UsageError(
+      fmt::format("parameter {} is used while it is not unsharded: it belongs to no unit", name_),
+      "register its module by add_child() before shard_module(), or give a parameter that is ignored there a value");
+}
+
+void ParameterOwner::refuse_use(const Parameter& parameter) const {
+  throw UsageError(fmt::format("parameter {} is used while its owner has not bound a value to it", parameter.name()));
+}
+
 }  // namespace zs

@@ -129,12 +129,7 @@ class Parameter {
 
  private:
   struct Shares;
-  [[noreturn]] void refuse_use() const {
-    if (owner_ != nullptr) owner_->refuse_use(*this);
-    throw UsageError(
-        fmt::format("parameter {} is used while it is not unsharded: it belongs to no unit", name_),
-        "register its module by add_child() before shard_module(), or give a parameter that is ignored there a value");
-  }
+  [[noreturn]] void refuse_use() const;
 
   std::string name_;
   Shape shape_;
@@ -149,9 +144,5 @@ class Parameter {
   int pending_uses_ = 0;
   int early_gradients_ = 0;
 };
-
-inline void ParameterOwner::refuse_use(const Parameter& parameter) const {
-  throw UsageError(fmt::format("parameter {} is used while its owner has not bound a value to it", parameter.name()));
-}
 
 }  // namespace zs

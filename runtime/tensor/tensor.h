@@ -38,7 +38,7 @@ class Tensor {
   std::int64_t numel() const { return shape_.numel(); }
   DType dtype() const { return dtype_; }
   /// "f32 (4, 64)"
-  std::string describe() const { return fmt::format("{} {}", name_of(dtype_), shape_.str()); }
+  std::string describe() const { return std::string(name_of(dtype_)).append(" ").append(shape_.str()); }
   Context& context() const;
   Buffer buffer() const;
 
