@@ -89,8 +89,9 @@ class ShardedModel {
   /// The number of the unit that a module is, or a part of.
   int unit_of(const Module& module) const;
   ShardedRuntime& runtime() { return *runtime_; }
-  /// What an optimizer is built from.
   Executor& executor() { return runtime_->executor(); }
+  /// Where an executor is asked for, the model will do: `AdamW optimizer(model, {});`. It lasts as long as the model.
+  operator Executor&() { return executor(); }  // NOLINT(google-explicit-constructor): stands for it
 
  private:
   template <class Set>

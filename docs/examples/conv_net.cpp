@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
   return zs::run(argc, argv, [](zs::Job& job) {
     ConvNet net;
     zs::ShardedModel model = zs::fully_shard(net, job);
-    zs::AdamW optimizer(model.executor(), {.weight_decay = 0.01f});
+    zs::AdamW optimizer(model, {.weight_decay = 0.01f});
     const std::int64_t share = kBatch / job.ranks(), mine = share * job.rank();
     for (std::int64_t step = 0; step < kSteps; ++step) {
       const auto [pixels, kinds] = draw(job, step * kBatch + mine, share);

@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
   return zs::run(argc, argv, [](zs::Job& job) {
     Wave net;
     zs::ShardedModel model = zs::fully_shard(net, job);
-    zs::AdamW optimizer(model.executor(), {.weight_decay = 0});
+    zs::AdamW optimizer(model, {.weight_decay = 0});
     const auto [x, y] = points(job, 0);
     for (std::int64_t step = 0; step < kSteps; ++step) {
       auto micro_batch = model.micro_batch();

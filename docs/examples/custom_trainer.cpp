@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
   const auto body = [](zs::Job& job) {
     Model net;
     zs::ShardedModel model = zs::fully_shard(net, job);
-    zs::AdamW optimizer(model.executor(), {});
+    zs::AdamW optimizer(model, {});
     std::vector<float> rows(kRows * kWidth);
     std::vector<std::int32_t> ids(kRows);
     for (std::int64_t row = 0; row < kRows; ++row)

@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
     if (job.is_first())
       for (const std::string& name : report.unexpected) std::printf("left in the file: %s\n", name.c_str());
     for (const auto& parameter : net.in.own_parameters()) parameter->set_trainable(false);
-    zs::AdamW optimizer(model.executor(), {.groups = {{.pattern = "middle.*", .lr_scale = 0.1f}}});
+    zs::AdamW optimizer(model, {.groups = {{.pattern = "middle.*", .lr_scale = 0.1f}}});
     const std::int64_t share = kBatch / job.ranks();
     for (std::int64_t step = 1; step <= kSteps; ++step) {
       std::vector<float> places, distances;

@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
     while (text.size() < 4096) text += "the quick brown fox jumps over the lazy dog, and the dog sleeps on. ";
     Net net;
     zs::ShardedModel model = zs::fully_shard(net, job);
-    zs::AdamW optimizer(model.executor(), {.weight_decay = 0, .clip = 1});
+    zs::AdamW optimizer(model, {.weight_decay = 0, .clip = 1});
     for (std::int64_t step = 1; step <= kSteps; ++step) {
       std::vector<std::int32_t> ids, next;
       for (std::int64_t i = 0, row = (step * job.ranks() + job.rank()) * kRows; i < kRows * kTime; ++i) {
@@ -55,6 +55,6 @@ int main(int argc, char** argv) {
       optimizer.step(0.01f);
       if (step % 79 == 1) std::printf("rank %d, step %d: loss %.3f\n", job.rank(), int(step), loss.to_host()[0]);
     }
-    zs::save({job.world, model.executor(), optimizer}, "lstm-checkpoints", {.step = kSteps});
+    zs::save({job.world, model, optimizer}, "lstm-checkpoints", {.step = kSteps});
   });
 }

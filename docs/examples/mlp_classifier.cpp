@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
     Classifier net;
     zs::fully_shard(net.middle);  // a unit of its own
     zs::ShardedModel model = zs::fully_shard(net, job);
-    zs::AdamW optimizer(model.executor(), {.weight_decay = 0.01f});
+    zs::AdamW optimizer(model, {.weight_decay = 0.01f});
     const std::int64_t share = kBatch / job.ranks(), mine = share * job.rank();
     for (std::int64_t step = 0; step < kSteps; ++step) {
       const Points points = draw(step * kBatch + mine, share);

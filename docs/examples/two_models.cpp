@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
   return zs::run(argc, argv, [](zs::Job& job) {
     Net generator(kNoise, 2), critic(2, 1);
     zs::ShardedModel generates = zs::fully_shard(generator, job), judges = zs::fully_shard(critic, job);
-    zs::AdamW generator_steps(generates.executor(), {.beta1 = 0.5f}), critic_steps(judges.executor(), {.beta1 = 0.5f});
+    zs::AdamW generator_steps(generates, {.beta1 = 0.5f}), critic_steps(judges, {.beta1 = 0.5f});
     std::mt19937 random(static_cast<unsigned>(job.rank()));
     std::normal_distribution<float> normal;
     for (std::int64_t step = 1; step <= kSteps; ++step) {

@@ -52,7 +52,7 @@ int main(int argc, char** argv) {
   return zs::run(argc, argv, [](zs::Job& job) {
     VisionTransformer net;
     zs::ShardedModel model = zs::fully_shard(net, job);  // each block is a unit
-    zs::AdamW optimizer(model.executor(), {});
+    zs::AdamW optimizer(model, {});
     const std::int64_t share = kBatch / job.ranks(), mine = share * job.rank();
     for (std::int64_t step = 0; step < kSteps; ++step) {
       const auto [pixels, kinds] = draw(job, step * kBatch + mine, share);

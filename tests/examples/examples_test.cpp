@@ -65,7 +65,7 @@ struct Trained {
       if (missing.find("running") == std::string::npos) throw UsageError("no value for " + missing);
     if constexpr (std::is_same_v<Net, fine_tune::Regressor>)
       for (const auto& parameter : net.in.own_parameters()) parameter->set_trainable(false);
-    optimizer.emplace(model.executor(), config);
+    optimizer.emplace(model, config);
   }
 
   /// The mean loss of all ranks.
@@ -82,10 +82,10 @@ struct Trained {
     return model.runtime().mean_over_ranks(static_cast<double>(loss_of().to_host()[0]));
   }
   void save(World& world, std::int64_t step) {
-    zs::save({world, model.executor(), *optimizer}, path + "-checkpoints", {.step = step});
+    zs::save({world, model, *optimizer}, path + "-checkpoints", {.step = step});
   }
   void load(World& world, std::int64_t step) {
-    zs::load({world, model.executor(), *optimizer}, step_folder(path + "-checkpoints", step));
+    zs::load({world, model, *optimizer}, step_folder(path + "-checkpoints", step));
   }
 
   Net net;
