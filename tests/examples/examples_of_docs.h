@@ -31,6 +31,9 @@ namespace lstm {
 namespace mlp_classifier {
 #include "docs/examples/mlp_classifier.cpp"
 }
+namespace own_optimizer {
+#include "docs/examples/own_optimizer.cpp"
+}
 namespace two_models {
 #include "docs/examples/two_models.cpp"
 }

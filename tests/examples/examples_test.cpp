@@ -5,7 +5,6 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "tests/examples/examples_of_docs.h"
 #include "tests/examples/formulas.h"
@@ -50,11 +49,16 @@ struct Place {
   }
 };
 
+using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(Executor& executor)>;
+MakeOptimizer adamw(const AdamWConfig& config) {
+  return [config](Executor& executor) { return std::make_unique<AdamW>(executor, config); };
+}
+
 /// A model with first values, sharded, and its optimizer.
 template <class Net>
 struct Trained {
   template <class... Args>
-  Trained(const Place& place, const std::string& name, float rate, const AdamWConfig& config, Args... args)
+  Trained(const Place& place, const std::string& name, float rate, const MakeOptimizer& make, Args... args)
       : net(args...), model(fully_shard(net, place.job, place.options())), lr(rate), path(place.folder + "/" + name) {
     together(place.job.world, [&] {
       if (place.job.is_first()) write_first_values(net, path);
@@ -65,7 +69,7 @@ struct Trained {
       if (missing.find("running") == std::string::npos) throw UsageError("no value for " + missing);
     if constexpr (std::is_same_v<Net, fine_tune::Regressor>)
       for (const auto& parameter : net.in.own_parameters()) parameter->set_trainable(false);
-    optimizer.emplace(model, config);
+    optimizer = make(model);
   }
 
   /// The mean loss of all ranks.
@@ -92,15 +96,15 @@ struct Trained {
   ShardedModel model;
   float lr;
   std::string path;
-  std::optional<AdamW> optimizer;
+  std::unique_ptr<Optimizer> optimizer;
 };
 
 /// One model with a loss of a step's batch.
 template <class Net>
 struct OneModel {
   using Loss = std::function<Tensor(Net& net, const Place& place, std::int64_t step)>;
-  OneModel(const Place& in, float lr, const AdamWConfig& config, Loss loss_of_step)
-      : place(in), trained(in, "net", lr, config), loss(std::move(loss_of_step)) {}
+  OneModel(const Place& in, float lr, const MakeOptimizer& make, Loss loss_of_step)
+      : place(in), trained(in, "net", lr, make), loss(std::move(loss_of_step)) {}
 
   double step(std::int64_t number) {
     return trained.step([&] { return loss(trained.net, place, number); });
@@ -118,14 +122,14 @@ struct OneModel {
 
 struct MlpClassifier : OneModel<mlp_classifier::Classifier> {
   explicit MlpClassifier(const Place& in)
-      : OneModel(in, 0.01f, {.weight_decay = 0.01f}, [](auto& net, const Place& place, std::int64_t step) {
+      : OneModel(in, 0.01f, adamw({.weight_decay = 0.01f}), [](auto& net, const Place& place, std::int64_t step) {
           return cross_entropy(net(place.numbers("places", {48, 2}, step)), place.choices("arms", {48}, step, 3));
         }) {}
 };
 
 struct FineTune : OneModel<fine_tune::Regressor> {
   explicit FineTune(const Place& in)
-      : OneModel(in, 0.01f, {.groups = {{.pattern = "middle.*", .lr_scale = 0.1f}}},
+      : OneModel(in, 0.01f, adamw({.groups = {{.pattern = "middle.*", .lr_scale = 0.1f}}}),
                  [](auto& net, const Place& place, std::int64_t step) {
                    return mse(net(place.numbers("places", {48, 2}, step)), place.numbers("distances", {48, 1}, step));
                  }) {}
@@ -133,7 +137,7 @@ struct FineTune : OneModel<fine_tune::Regressor> {
 
 struct ConvNet : OneModel<conv_net::ConvNet> {
   explicit ConvNet(const Place& in)
-      : OneModel(in, 0.01f, {.weight_decay = 0.01f}, [](auto& net, const Place& place, std::int64_t step) {
+      : OneModel(in, 0.01f, adamw({.weight_decay = 0.01f}), [](auto& net, const Place& place, std::int64_t step) {
           return cross_entropy(net(place.numbers("pixels", {24, 1, 12, 12}, step)),
                                place.choices("kinds", {24}, step, 3));
         }) {}
@@ -141,15 +145,16 @@ struct ConvNet : OneModel<conv_net::ConvNet> {
 
 struct Lstm : OneModel<lstm::Net> {
   explicit Lstm(const Place& in)
-      : OneModel(in, 0.01f, {.weight_decay = 0, .clip = 1}, [](auto& net, const Place& place, std::int64_t step) {
-          return cross_entropy(net(place.choices("ids", {8, 24}, step, 128)),
-                               place.choices("next", {8, 24}, step, 128));
-        }) {}
+      : OneModel(in, 0.01f, adamw({.weight_decay = 0, .clip = 1}),
+                 [](auto& net, const Place& place, std::int64_t step) {
+                   return cross_entropy(net(place.choices("ids", {8, 24}, step, 128)),
+                                        place.choices("next", {8, 24}, step, 128));
+                 }) {}
 };
 
 struct CustomTrainer : OneModel<custom_trainer::Model> {
   explicit CustomTrainer(const Place& in)
-      : OneModel(in, 0.05f, {}, [](auto& net, const Place& place, std::int64_t step) {
+      : OneModel(in, 0.05f, adamw({}), [](auto& net, const Place& place, std::int64_t step) {
           const std::int64_t rows = 32 * place.job.ranks();
           return net(place.numbers("rows", {rows, 32}, step), place.choices("ids", {rows}, step, 32));
         }) {}
@@ -157,14 +162,23 @@ struct CustomTrainer : OneModel<custom_trainer::Model> {
 
 struct CustomOp : OneModel<custom_op::Wave> {
   explicit CustomOp(const Place& in)
-      : OneModel(in, 0.01f, {.weight_decay = 0}, [](auto& net, const Place& place, std::int64_t step) {
+      : OneModel(in, 0.01f, adamw({.weight_decay = 0}), [](auto& net, const Place& place, std::int64_t step) {
           return mse(net(place.numbers("places", {48, 1}, step)), place.numbers("heights", {48, 1}, step));
         }) {}
 };
 
+struct OwnOptimizer : OneModel<own_optimizer::Net> {
+  explicit OwnOptimizer(const Place& in)
+      : OneModel(
+            in, 0.1f, [](Executor& executor) { return std::make_unique<own_optimizer::Adagrad>(executor); },
+            [](auto& net, const Place& place, std::int64_t step) {
+              return cross_entropy(net(place.numbers("places", {48, 2}, step)), place.choices("kinds", {48}, step, 2));
+            }) {}
+};
+
 struct VisionTransformer : OneModel<vision_transformer::VisionTransformer> {
   explicit VisionTransformer(const Place& in)
-      : OneModel(in, 0.003f, {}, [](auto& net, const Place& place, std::int64_t step) {
+      : OneModel(in, 0.003f, adamw({}), [](auto& net, const Place& place, std::int64_t step) {
           return cross_entropy(net(place.numbers("pixels", {8, 1, 16, 16}, step)),
                                place.choices("kinds", {8}, step, 4));
         }) {}
@@ -174,8 +188,8 @@ struct VisionTransformer : OneModel<vision_transformer::VisionTransformer> {
 struct TwoModels {
   explicit TwoModels(const Place& in)
       : place(in),
-        generator(in, "generator", 5e-3f, {.beta1 = 0.5f}, two_models::kNoise, 2),
-        critic(in, "critic", 5e-3f, {.beta1 = 0.5f}, 2, 1) {}
+        generator(in, "generator", 5e-3f, adamw({.beta1 = 0.5f}), two_models::kNoise, 2),
+        critic(in, "critic", 5e-3f, adamw({.beta1 = 0.5f}), 2, 1) {}
 
   Tensor noise(std::int64_t number) const { return place.numbers("noise", {16, 4}, number); }
   double step(std::int64_t number) {
@@ -284,6 +298,7 @@ TEST_CASE("the model with an op of its own computes what PyTorch does") {
   check_example<CustomTrainer>("custom_trainer");
 }
 TEST_CASE("an activation of one's own computes what PyTorch does") { check_example<CustomOp>("custom_op"); }
+TEST_CASE("an optimizer of one's own computes what PyTorch does") { check_example<OwnOptimizer>("own_optimizer"); }
 TEST_CASE("two models that train against each other compute what PyTorch does") {
   check_example<TwoModels>("two_models");
 }

@@ -64,7 +64,7 @@ expect() {
   awk -v lines="$3" "$4"' { exit wrong = 1 } { seen++ } END { exit wrong || seen != lines }' example.log ||
     { echo "the example $1 does not learn on $2 ranks" >&2; exit 1; }
 }
-for example in custom_trainer mlp_classifier fine_tune conv_net lstm two_models custom_op; do build_example "$example"; done
+for example in custom_trainer mlp_classifier fine_tune conv_net lstm two_models custom_op own_optimizer; do build_example "$example"; done
 build_example vision_transformer 70
 # As a user compiles an op of single elements for GPUs.
 if command -v nvcc >/dev/null; then
@@ -77,6 +77,7 @@ for ranks in 1 2; do
   expect fine_tune "$ranks" $((2 + ranks)) '$1 == "rank" && $NF > 0.06 || /left/ && !/ out[.]/' mlp.safetensors
   expect conv_net "$ranks" "$ranks" '$3 < 90'
   expect custom_op "$ranks" "$ranks" '$NF > 0.1'
+  expect own_optimizer "$ranks" $((2 * ranks)) '/step 1:/ && $NF < 0.6 || /step 200:/ && $NF > 0.4'
   expect vision_transformer "$ranks" "$ranks" '$3 < 80'
   rm -rf lstm-checkpoints
   expect lstm "$ranks" $((2 * ranks)) '/step 1:/ && $NF < 4 || /step 80:/ && $NF > 1.2'

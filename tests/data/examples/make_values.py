@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What the examples of the documentation compute, by PyTorch in f64: the losses of 20 steps, and of an evaluation behind them. Weights and data follow
 from formulas (`plain`), as in tests/examples/examples_test.cpp. A batch is cut into as many parts as there are ranks, whose losses are averaged.
-Usage: make_values.py   (writes expected.json beside itself; needs torch)"""
+Usage: make_values.py [NAME...]   (writes expected.json beside itself, of these examples or all; needs torch)"""
 
 import json
 import math
 import pathlib
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -267,6 +268,20 @@ class CustomOp(Example):
         return F.mse_loss(self.net.linear("out", x), heights)
 
 
+class OwnOptimizer(Example):
+    rows = 48
+
+    def __init__(self):
+        self.net = Net(linear_shapes("in", 2, 32) | linear_shapes("out", 32, 2))
+        self.optimizer = torch.optim.Adagrad(self.net.parameters.values(), lr=0.1, eps=1e-6)
+
+    def batch(self, step, ranks):
+        return numbers("places", (self.rows, 2), step), choices("kinds", (self.rows,), step, 2)
+
+    def loss(self, step, trains, places, kinds):
+        return F.cross_entropy(self.net.linear("out", torch.relu(self.net.linear("in", places))), kinds)
+
+
 class VisionTransformer(Example):
     lr, weight_decay = 0.003, 0.1
     rows, width, heads = 8, 32, 4
@@ -343,10 +358,13 @@ def losses(example, first, then):
 
 def main():
     torch.set_num_threads(1)
-    expected = {}
+    path = pathlib.Path(__file__).resolve().parent / "expected.json"
+    expected = json.loads(path.read_text()) if sys.argv[1:] else {}
     examples = {"mlp_classifier": MlpClassifier, "fine_tune": FineTune, "conv_net": ConvNet, "lstm": Lstm, "two_models": TwoModels,
-                "custom_trainer": CustomTrainer, "custom_op": CustomOp, "vision_transformer": VisionTransformer}
+                "custom_trainer": CustomTrainer, "custom_op": CustomOp, "own_optimizer": OwnOptimizer, "vision_transformer": VisionTransformer}
     for name, example in examples.items():
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         of = {f"{first} {then}": losses(example, first, then) for first, then in SCHEDULES}
         alone = of["1 1"]
         if all(abs(x - y) < 1e-11 * abs(y) for values in of.values() for x, y in zip(values, alone)):
@@ -354,7 +372,6 @@ def main():
         expected[name] = of
     lines = [json.dumps(name) + ": {\n" + ",\n".join(f"    {json.dumps(ranks)}: {json.dumps(values)}" for ranks, values in of.items()) + "\n  }"
              for name, of in expected.items()]
-    path = pathlib.Path(__file__).resolve().parent / "expected.json"
     path.write_text("{\n  " + ",\n  ".join(lines) + "\n}\n")
 
 
