@@ -20,11 +20,13 @@ class WeightFiles {
   /// A file, an index (NAME.json), or a folder that has model.safetensors or model.safetensors.index.json.
   explicit WeightFiles(const std::string& path);
 
+  /// One of the files, and what its header says.
   struct File {
     std::string name, path, identity;
     std::int64_t data_begin = 0, bytes = 0;
     SafetensorsHeader header;
   };
+  /// Where a tensor is.
   struct Tensor {
     std::size_t file = 0;
     std::size_t index = 0;  ///< among the file's tensors

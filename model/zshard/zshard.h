@@ -8,7 +8,7 @@
 /// - module.h, nn.h: modules and parameters, layers
 /// - fully_shard.h, runtime.h: sharding a model, and scheduling, reading or writing its parameters by hand
 /// - optimizer.h: optimizers, clipping, learning rates
-/// - checkpoint.h, weights.h: checkpoints, safetensors files
+/// - checkpoint.h, weights.h: checkpoints; weights and samples in safetensors files
 /// - device.h, world.h: streams and memory, ranks and what they exchange
 /// - error.h, version.h: errors and exit codes, the version
 
