@@ -29,6 +29,11 @@ struct InitialValues {
     constexpr std::int64_t kMost = std::int64_t{1} << 18, kWorthATeam = 1 << 12;
     values.resize(static_cast<std::size_t>(std::min(kMost, segment.count - begin)));
     const Init& init = view.init;
+    if (init.function) {
+      for (std::int64_t i = 0; i < std::ssize(values); ++i)
+        values[static_cast<std::size_t>(i)] = init.function(segment.element(begin + i));
+      return;
+    }
     const bool is_normal = init.normal_std != 0;
     if (!is_normal && init.uniform_bound == 0) return std::fill(values.begin(), values.end(), init.constant);
     const CounterRng rng(seed, hash_name(view.name));

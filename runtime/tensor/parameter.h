@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -29,11 +30,14 @@ class ParameterOwner {
 };
 
 /// Initial values: normal with this standard deviation; where it is zero, uniform between -uniform_bound and
-/// uniform_bound; where that is zero, too, a constant.
+/// uniform_bound; where that is zero, too, a constant. Instead of all that, a function: of an element's number in the
+/// row-major parameter, the same on every rank, which calls it for the elements that it holds. Of parameters, not of
+/// buffers.
 struct Init {
   float normal_std = 0;
   float constant = 0;
   float uniform_bound = 0;
+  std::function<float(std::int64_t element)> function = {};
 };
 
 /// A tensor that is trained (unless it is frozen), known by its name. Holds no memory: its owner binds a view of the

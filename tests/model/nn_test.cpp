@@ -157,6 +157,25 @@ TEST_CASE("layers name their parameters by where they are, in the order of the m
         std::vector<std::string>{"mlp.gate_up.weight", "mlp.down.weight"});
 }
 
+TEST_CASE("initial values may be a function of the element, at any number of ranks") {
+  const int ranks = GENERATE(1, 3);
+  std::vector<std::vector<float>> seen(static_cast<std::size_t>(ranks));
+  run_local_world(ranks, {.timeout_s = 60}, [&](World& world) {
+    const auto device = Device::create(DeviceKind::cpu, {});
+    Context context(*device);
+    Linear linear("linear", 5, 7, {.init = {.function = [](std::int64_t i) { return 0.5f * static_cast<float>(i); }}});
+    ShardedRuntime runtime(context, world, {});
+    shard_module(linear, runtime, Units::model);
+    runtime.executor().read_full(0, [&](const Parameter& parameter, const float* values) {
+      if (parameter.name() == "linear.weight") seen[static_cast<std::size_t>(world.rank())].assign(values, values + 35);
+    });
+  });
+  for (const auto& weight : seen) {
+    REQUIRE(weight.size() == 35);
+    for (std::size_t i = 0; i < 35; ++i) CHECK(weight[i] == 0.5f * static_cast<float>(i));
+  }
+}
+
 TEST_CASE("an MLP with relu has no hidden elements below zero") {
   const auto device = Device::create(DeviceKind::cpu, {});
   Context context(*device);
