@@ -12,7 +12,8 @@
 
 // The examples of the documentation as they are, each in a namespace of its own, with its main function under another
 // name. What they include is included above.
-#define main example_main  // NOLINT(cppcoreguidelines-macro-usage): files that are programs become parts of one
+// NOLINTBEGIN(bugprone-suspicious-include): programs become parts of one
+#define main example_main
 namespace conv_net {
 #include "docs/examples/conv_net.cpp"
 }
@@ -41,3 +42,4 @@ namespace vision_transformer {
 #include "docs/examples/vision_transformer.cpp"
 }
 #undef main
+// NOLINTEND(bugprone-suspicious-include)
