@@ -16,7 +16,9 @@
 namespace zs {
 namespace {
 
-bool is_zero(const Init& init) { return init.normal_std == 0 && init.uniform_bound == 0 && init.constant == 0; }
+bool is_zero(const Init& init) {
+  return !init.function && init.normal_std == 0 && init.uniform_bound == 0 && init.constant == 0;
+}
 
 /// Draws the initial values of parameters, each by itself, so that any number of threads draw the same.
 struct InitialValues {
