@@ -64,7 +64,19 @@ def compare_lines(report):
     return [f"{what:<46} zshard {both['zshard']:.4g}, PyTorch {both['PyTorch']:.4g} {unit}, {both['ratio']:.2f} times as fast" for what, unit, both in rows]
 
 
-KINDS = {"bench_kernels": kernels_lines, "bench_step": step_lines, "bench_overlap": overlap_lines, "bench_collectives": collectives_lines,
+def peer_step_lines(report):
+    return [f"PyTorch {report['version']}, {report['preset']} {report['dtype']}, {report['micro_batch']} x {report['sequence']} tokens: "
+            f"{report['tokens_per_s']:.0f} tokens/s, {report['step_ms']:.2f} ms, {report['pct_of_product_ceiling']:.1f} % of "
+            f"{report['product_ceiling_gflops'] * 1e-3:.1f} TFLOP/s"]
+
+
+def peer_kernels_lines(report):
+    rates = [f"{row['gflops'] * 1e-3:10.1f} TFLOP/s" if row["flops"] else f"{row['gb_per_s']:10.0f} GB/s" for row in report["kernels"]]
+    return [f"{'PyTorch ' + row['kernel'] + ' ' + row['shape']:<52} {row['dtype']:<5}{rate}" for row, rate in zip(report["kernels"], rates)]
+
+
+KINDS = {"gpu_step": peer_step_lines, "gpu_kernels": peer_kernels_lines,
+         "bench_kernels": kernels_lines, "bench_step": step_lines, "bench_overlap": overlap_lines, "bench_collectives": collectives_lines,
          "compare_gpu": compare_lines}
 
 

@@ -2,6 +2,7 @@
 """The drill tells cases that passed from those that did not, with a made-up test program: after one that breaks its process the others are run again by
 themselves, one that does not end is killed with all that it has started, and a process that breaks when its cases are done is no good one."""
 
+import os
 import pathlib
 import sys
 import tempfile
@@ -9,7 +10,9 @@ import time
 
 sys.dont_write_bytecode = True
 import drill_machine  # noqa: E402, beside this file
+import drill_plan  # noqa: E402
 import drill_steps  # noqa: E402
+import drill_tools  # noqa: E402
 
 PROGRAM = r"""#!{python}
 import html, os, pathlib, re, subprocess, sys, time
@@ -73,6 +76,48 @@ def check_cases():
     expect(outcome == "FAILED" and detail.startswith("it lists no cases"), f"a program without cases: {outcome}, {detail}")
 
 
+TOOL = """#!{python}
+import pathlib, sys
+words = sys.argv[1:]
+if pathlib.Path(sys.argv[0]).name == "ncu":
+    kernel = words[words.index("--kernel-name") + 1]
+    print("==PROF==", kernel[len("regex:^"):-1] if "zs_seen" in kernel else "No kernels were profiled")
+else:
+    print(*pathlib.Path(words[words.index("-f") + 1]).read_text().splitlines(), sep="\\n")
+    sys.exit(1 if "-f" in words and "bad" in words[-3] else 0)
+"""
+
+
+def check_tools():
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name in ("tools", "programs", "logs", "work"):
+            (root / name).mkdir()
+        steps = drill_steps.Steps(root, root / "logs", root / "work", {"PATH": "/usr/bin:/bin"}, {}, {"good_test": ["a, b"], "bad_test": ["c"]})
+        counters = {"name": "counters", "kind": "counters", "program": "bench", "args": [], "counted": {"zs_seen": "x", "zs_missed": "y"}}
+        again = {"name": "again", "kind": "sanitizer"}
+        os.environ["PATH"] = str(root / "tools")
+        patterns, drill_tools.TOOLS_FOLDERS = drill_tools.TOOLS_FOLDERS, ()
+        for step in (counters, again):
+            expect(steps.run(step, time.monotonic() + 30)[0] == "skipped", f"{step['name']}: without its tool it is skipped")
+        for name in ("ncu", "compute-sanitizer"):
+            (root / "tools" / name).write_text(TOOL.format(python=sys.executable))
+            (root / "tools" / name).chmod(0o755)
+        outcome = steps.run(counters, time.monotonic() + 30)
+        expect(outcome == ("FAILED", "zs_missed: 0"), f"a kernel that was not profiled: {outcome}")
+        outcome = steps.run(again, time.monotonic() + 30)
+        expect(outcome == ("FAILED", "bad_test: 1"), f"what compute-sanitizer finds: {outcome}")
+        expect("a\\, b" in steps.log_of(again, "good_test").read_text(), "a case's name is spelled as Catch2 wants it")
+        drill_tools.TOOLS_FOLDERS = patterns
+
+
+def check_plans():
+    for name, make in drill_plan.PLANS.items():
+        for part, steps in make()["parts"].items():
+            seconds = sum(step["limit_s"] for step in steps)
+            expect(name == "small" or seconds <= drill_plan.PART_SECONDS[part], f"part {part} of the plan takes {seconds} s")
+
+
 def lives(pid):
     try:
         return pathlib.Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
@@ -99,4 +144,6 @@ def check_time():
 
 if __name__ == "__main__":
     check_cases()
+    check_plans()
+    check_tools()
     check_time()

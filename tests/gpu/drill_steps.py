@@ -9,6 +9,7 @@ import time
 
 import bench_rows
 import drill_machine
+import drill_tools
 import losses_test
 import train_test
 
@@ -26,8 +27,10 @@ def last_line(log):
 
 
 class Steps:
-    def __init__(self, root, logs, work, env, plan):
+    def __init__(self, root, logs, work, env, plan, failed_before=None):
+        """failed_before: {program: names of cases} that have not passed in part a. `failed` are those of now."""
         self.root, self.logs, self.work, self.env, self.plan = root, logs, work, env, plan
+        self.failed_before, self.failed, self.background = failed_before or {}, {}, None
 
     def log_of(self, step, what=""):
         return self.logs / (re.sub(r"\W+", "_", f"{step['name']} {what}".strip())[:100] + ".txt")
@@ -38,10 +41,36 @@ class Steps:
     def run(self, step, ends):
         return getattr(self, step["kind"])(step, ends)
 
+    def end_background(self):
+        if self.background is not None and not self.background.has_ended():
+            self.background.kill()
+        self.background = None
+
+    def peer(self, step, ends):
+        log = self.log_of(step)
+        self.end_background()
+        program = drill_tools.start_peer(step, log, self.work)
+        if step["in_background"]:
+            self.background = program
+            return "passed", "goes on in the background"
+        drill_machine.finish([program], ends)
+        return self.figures_of(program, log)
+
+    def sanitizer(self, step, ends):
+        return drill_tools.sanitize(self, step, ends, self.failed_before)
+
+    def counters(self, step, ends):
+        return drill_tools.count(self, step, ends)
+
     def figures(self, step, ends):
         log = self.log_of(step)
+        self.end_background()
         program = self.start([step["program"], *step["args"]], log)
         drill_machine.finish([program], ends)
+        return self.figures_of(program, log)
+
+    @staticmethod
+    def figures_of(program, log):
         lines = bench_rows.lines_of(log.read_text(errors="replace"))
         if program.rc == 0 and not lines:
             return "FAILED", "it has printed no report"
@@ -52,13 +81,17 @@ class Steps:
         out = self.work / re.sub(r"\W+", "_", step["name"])
         command = losses_test.command(step["program"], data / reference["config"], out, data / reference["corpus"], reference["dtype"], "cuda",
                                       reference["steps"])
-        words = [*map(str, command), *step["args"]]
-        if step["ranks"] > 1:
-            mpirun = train_test.harness.mpirun(step["ranks"], [self.root / "programs" / words[0], *words[1:]])
-            program = drill_machine.Program([self.root / "usr/bin" / mpirun[0], *mpirun[1:]], log, self.env, self.work)
+        words = [self.root / "programs" / step["program"], *command[1:], *step["args"]]
+        if step["transport"]:
+            mpirun = train_test.two_ranks(step["transport"], words)
+            env = {**self.env, **train_test.NCCL_ON_ONE_GPU} if step["transport"] == "nccl" else self.env
+            program = drill_machine.Program([self.root / "usr/bin" / mpirun[0], *mpirun[1:]], log, env, self.work)
         else:
-            program = self.start(words, log)
+            program = drill_machine.Program(words, log, self.env, self.work)
         drill_machine.finish([program], ends)
+        missing = re.search(r"no NCCL here.*", log.read_text(errors="replace"))
+        if program.rc != 0 and step["transport"] == "nccl" and missing:
+            return "skipped", missing.group(0)[:100]
         if program.rc != 0:
             return outcome_of(program.rc), f"{program.rc}: {last_line(log)}"
         bound, expected, found = losses_test.BOUNDS[reference["dtype"]], reference["losses"], losses_test.losses(out)
@@ -87,15 +120,20 @@ class Steps:
         if not failed:
             return "passed", f"{len(names)} cases" + (f", {len(again)} of them not before they ran by themselves" if again else "")
         (self.logs / self.log_of(step, "failed").name).write_text("\n".join(failed) + "\n")
+        self.failed.setdefault(step["program"], []).extend(failed)
         outcome = "not finished" if time.monotonic() >= ends else "FAILED"
         return outcome, f"{len(failed)} of {len(names)} cases did not pass: {failed[0]}"[:100]
+
+    @staticmethod
+    def write_names(listing, names):
+        listing.write_text("".join(f"{spelled(name)}\n" for name in names))
 
     def run_groups(self, step, groups, ends, what=""):
         """The names of those cases that passed."""
         programs, reports = [], []
         for i, group in enumerate(groups):
             listing = self.work / f"cases-{os.getpid()}-{i}.txt"
-            listing.write_text("".join(f"{spelled(name)}\n" for name in group))
+            self.write_names(listing, group)
             reports.append(self.work / f"cases-{os.getpid()}-{i}.xml")
             reports[-1].unlink(missing_ok=True)
             log = self.log_of(step, f"{what} {i}")

@@ -14,6 +14,9 @@ import sys
 import tarfile
 import tempfile
 
+sys.dont_write_bytecode = True
+import drill_plan  # noqa: E402, beside this file
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED, LIMIT_S = 77, 500
 STDLIB = pathlib.Path(os.__file__).parent
@@ -75,9 +78,10 @@ def in_root(root, *words, libraries=""):
 
 def check_outcomes(steps, said):
     outcomes = {step["name"]: step["outcome"] for step in steps}
-    expected = {"a step that fails": "FAILED", "a step that does not end": "not finished"}
+    expected = {"a step that fails": "FAILED", "a step that does not end": "not finished", "PyTorch": "skipped"}
     wrong = [f"{name}: {outcome}, expected {expected.get(name, 'passed')}" for name, outcome in outcomes.items() if outcome != expected.get(name, "passed")]
-    if wrong or len(outcomes) != 9:
+    expected_steps = ["start", *(step["name"] for step in drill_plan.small()["parts"]["a"])]
+    if wrong or list(outcomes) != expected_steps:
         fail(f"of {len(outcomes)} steps: {wrong}\n{said}")
     details = {step["name"]: step["detail"] for step in steps}
     for name, pattern in {"start": r"with the archive's C\+\+ library$", "kernels": r"^\d+ cases$", "losses, f32": r"^3 losses at most .* apart",
@@ -95,9 +99,20 @@ def check_files(out):
         if wanted not in names:
             fail(f"{wanted} is not in the archive of the results: {names}")
     table = (out / "table.txt").read_text()
-    for wanted in (r"^Emulated; nvidia-smi: ", r"^a step that does not end +not finished", r"layer_norm.* GB/s", r"^drill: 7 passed, 1 FAILED, 1 not finished; "):
+    for wanted in (r"^Emulated; nvidia-smi: ", r"^a step that does not end +not finished", r"layer_norm.* GB/s", r"^drill: 8 passed, 1 FAILED, 1 not finished, 1 skipped; "):
         if not re.search(wanted, table, re.MULTILINE):
             fail(f"the table has no line {wanted}:\n{table}")
+
+
+def check_part_b(root, drill):
+    """Where the machine has none of the tools; NCCL neither."""
+    done = in_root(root, *drill, "--part", "b", "--limit-s", "300")
+    results = json.loads((root / "out/results-b.json").read_text())
+    outcomes = [step["outcome"] for step in results["steps"]]
+    if done.returncode != 0 or outcomes != ["passed", "passed", "skipped", "skipped", "passed"] or "no NCCL here" not in done.stdout:
+        fail(f"part b ended with {done.returncode}, {outcomes}:\n{done.stdout}")
+    if len(list((root / "out").iterdir())) != 6:
+        fail(f"the results of both parts are {sorted(path.name for path in (root / 'out').iterdir())}")
 
 
 def check_without_library(root):
@@ -134,6 +149,7 @@ def main():
             fail(f"the drill ended with {done.returncode}:\n{done.stdout}")
         check_outcomes(json.loads((root / "out/results.json").read_text())["steps"], done.stdout)
         check_files(root / "out")
+        check_part_b(root, drill)
         check_without_library(root)
         (root / "usr/local/nvidia/lib64/libcuda.so.1").unlink()
         done = in_root(root, *drill)

@@ -30,7 +30,8 @@ COMPILERS_OWN = re.compile(r"lib(stdc\+\+|gcc_s|gomp)\.so")
 
 def find_programs(build, plan):
     found = {}
-    for name in sorted({step["program"] for step in plan["steps"]} | {"train"}):
+    steps = [step for part in plan["parts"].values() for step in part]
+    for name in sorted({step["program"] for step in steps if "program" in step} | {"train"}):
         places = [path for path in [build / name, *build.glob(f"tests/*/{name}")] if path.is_file()]
         if not places:
             packing.die(f"{build} has no {name}: build it there, with -Dcuda=enabled")

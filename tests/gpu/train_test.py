@@ -27,10 +27,14 @@ def command(train, config, out, corpus, device, transport, ranks=2, has_graph=Fa
     if has_graph and device == "cuda":
         sets += tiny_run.options(cuda__graph="true")
     rank = [str(word) for word in (train, config, *sets)]
-    if ranks == 1 or transport != "nccl":
-        return harness.mpirun(ranks, rank)
+    return harness.mpirun(1, rank) if ranks == 1 else two_ranks(transport, rank)
+
+
+def two_ranks(transport, rank):
+    if transport != "nccl":
+        return harness.mpirun(2, rank)
     first = harness.mpirun(1, ["-x", "NCCL_HOSTID=zshard-test-0", *rank])
-    return [*first, ":", "-np", "1", "-x", "NCCL_HOSTID=zshard-test-1", *rank]
+    return [*first, ":", "-np", "1", "-x", "NCCL_HOSTID=zshard-test-1", *map(str, rank)]
 
 
 def losses(out):
