@@ -55,38 +55,47 @@ struct ScatterArgs {
   bool is_aligned;
 };
 
-/// parts (count, [2,] width) f32: sums over rows_a_part rows each. Of a bias: of dy. Of layer norm: of dy xhat, then of
-/// dy. Of RMS norm: of dy xhat.
+/// parts (count, [2,] width) f32: sums over every count-th group of rows, one for each of a block's warps. Of a bias:
+/// of dy. Of layer norm: of dy xhat, then of dy. Of RMS norm: of dy xhat. dy and x have one dtype.
 struct ColumnSumsArgs {
   Data dy, x;                // x.address null: of a bias
   const float *mean, *rstd;  // mean null: of RMS norm
   float* parts;
   Rows rows;
-  std::int64_t rows_a_part;
+  std::int64_t count;
   bool is_aligned;
 };
+/// Columns that a block sums up.
+inline constexpr int kColumnsABlock = kWarp * kRowElems;
 
-/// out (width) := the parts in order, `stride` floats apart, + beta * out
+/// outs[s] (width) := the sum of parts (count, sums, width) over count, + beta * outs[s]
 struct PartsArgs {
   const float* parts;
-  std::int64_t count, stride, width;
-  Data out;
+  std::int64_t count, sums, width;
+  Data outs[2];
   float beta;
 };
 
-/// RMS norm has neither mean nor beta. residual, sum: see NormInput; null: none.
+/// Packs of a row that a lane of a warp holds in registers: rows of at most so many have kernels of their own.
+/// The last: where sums of two kinds are held too.
+inline constexpr int kNormPacks = 4, kWideNormPacks = 8, kWideSumsPacks = 7;
+
+/// RMS norm has neither mean nor beta. residual, sum: see NormInput; null: none. is_held: at most kNormPacks, aligned,
+/// and gamma and beta have x's dtype.
 struct LayerNormArgs {
   Data y, x, residual, sum, gamma, beta;
   float *mean, *rstd;
   Rows rows;
   float eps;
-  bool is_aligned;
+  bool is_held, is_aligned;
 };
 
-/// skip: see NormGradient; null: none.
+/// skip: see NormGradient; null: none. parts (blocks, [2,] width): of kernels that sum up columns too, as
+/// ColumnSumsArgs has them, for each block.
 struct LayerNormBackwardArgs {
   Data dx, dy, skip, x, gamma;
   const float *mean, *rstd;
+  float* parts;
   Rows rows;
   bool is_aligned;
 };

@@ -11,9 +11,6 @@ namespace zs::cuda {
 template <int kHeadDim>
 inline constexpr int kChunks = kHeadDim / 8;
 
-__device__ inline int lane_of_warp() { return static_cast<int>(threadIdx.x) % kWarp; }
-__device__ inline int warp_of_block() { return static_cast<int>(threadIdx.x) / kWarp; }
-
 /// Begins to copy kRows rows from row `first` on; zeros behind the last one.
 template <int kHeadDim, int kRows>
 __device__ inline void copy_tile(Words* tile, const HeadRows& rows, std::int64_t first, std::int64_t time) {

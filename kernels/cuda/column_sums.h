@@ -1,21 +1,22 @@
 #pragma once
 
+#include <initializer_list>
+
 #include "kernels/cuda/launch.h"
 
 /// Sums of columns, which gradients of biases and of norms are.
 namespace zs::cuda {
 
-/// Parts of the rows whose columns are summed apart, so that the GPU is busy and the parts fit into the workspace; they
-/// follow from the shape alone.
-struct Parts {
-  std::int64_t count, rows_each;
+/// The columns' sums of parts of the rows, in the stream's workspace. How many parts there are follows from the shape.
+struct ColumnSums {
+  float* parts;              // (count, sums, width)
+  std::int64_t count, sums;  // sums: of each column
 };
-/// sums: of each column.
-Parts parts_of(const Rows& rows, std::int64_t sums);
-/// Each part's sums, in the workspace.
-float* sum_columns(ExecContext& ctx, ColumnSumsArgs args, const Parts& parts, std::int64_t sums);
-/// out (width) := the sums of the columns' parts from `first` of the workspace on, + beta * out
-void add_parts(ExecContext& ctx, const Buffer& out, const float* first, std::int64_t count, std::int64_t stride,
-               float beta);
+/// Room for at most so many parts, with rows_each rows or more.
+ColumnSums make_column_sums(ExecContext& ctx, const Rows& rows, std::int64_t sums, std::int64_t most,
+                            std::int64_t rows_each);
+void sum_columns(ExecContext& ctx, const char* kernel, ColumnSumsArgs args, const ColumnSums& into);
+/// outs (width each) := the sums over all parts, + beta * outs
+void add_parts(ExecContext& ctx, const ColumnSums& sums, std::initializer_list<Buffer> outs, float beta);
 
 }  // namespace zs::cuda

@@ -116,6 +116,29 @@ __device__ inline void store_some(const Data& data, std::int64_t at, std::int64_
       if (i < count) out[i] = from_float<T>(in[i]);
   });
 }
+/// Packs that are whole, aligned and of one dtype, or any: how a kernel that asks once which they are reaches them all.
+template <class T>
+struct WholePacks {
+  template <int kElems>
+  __device__ static int load(const Data& data, std::int64_t at, std::int64_t, float (&out)[kElems]) {
+    load_pack(elements<const T>(data) + at, out);
+    return kElems;
+  }
+  template <int kElems>
+  __device__ static void store(const Data& data, std::int64_t at, std::int64_t, const float (&in)[kElems]) {
+    store_pack(elements<T>(data) + at, in);
+  }
+};
+struct AnyPacks {
+  template <int kElems>
+  __device__ static int load(const Data& data, std::int64_t at, std::int64_t end, float (&out)[kElems]) {
+    return load_some(data, at, end, false, out);
+  }
+  template <int kElems>
+  __device__ static void store(const Data& data, std::int64_t at, std::int64_t end, const float (&in)[kElems]) {
+    store_some(data, at, end, false, in);
+  }
+};
 /// As it would come back from memory of that dtype.
 __device__ inline float rounded(float value, const Data& data) {
   return data.is_bf16 ? to_float(from_float<Bf16>(value)) : value;

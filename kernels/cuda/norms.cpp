@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/checks.h"
 #include "kernels/cuda/column_sums.h"
 #include "kernels/cuda/launch.h"
@@ -6,95 +8,137 @@
 namespace zs::cuda {
 namespace {
 
-void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, NormInput x, Buffer gamma, Buffer beta,
-                        float eps) {
-  const Rows rows{checks::layer_norm_forward(y, mean, rstd, x, gamma, beta), gamma.elems};
-  const LayerNormArgs args{
-      .y = data_of(y),
-      .x = data_of(x.x),
-      .residual = data_or_none(x.residual),
-      .sum = data_or_none(x.sum),
-      .gamma = data_of(gamma),
-      .beta = data_of(beta),
-      .mean = floats_of(mean),
-      .rstd = floats_of(rstd),
-      .rows = rows,
-      .eps = eps,
-      .is_aligned = are_whole_packs(rows.width, y.data, x.x.data, x.residual.data, x.sum.data, gamma.data, beta.data)};
-  launch(ctx, "zs_layer_norm_forward", rows.count, kThreads, &args);
+/// Kernels of one norm.
+struct NormKernels {
+  const char *forward, *forward_wide, *backward, *sums, *gradients_f32, *gradients_bf16, *gradients_wide;
+};
+constexpr NormKernels kLayerNorm{
+    "zs_layer_norm_forward",       "zs_layer_norm_forward_wide",   "zs_layer_norm_backward",      "zs_layer_norm_sums",
+    "zs_layer_norm_gradients_f32", "zs_layer_norm_gradients_bf16", "zs_layer_norm_gradients_wide"};
+constexpr NormKernels kRmsNorm{"zs_rms_norm_forward",       "zs_rms_norm_forward_wide",  "zs_rms_norm_backward",
+                               "zs_rms_norm_sums",          "zs_rms_norm_gradients_f32", "zs_rms_norm_gradients_bf16",
+                               "zs_rms_norm_gradients_wide"};
+
+constexpr std::int64_t kRowsABlock = kThreads / kWarp;
+
+bool fits(std::int64_t width, int packs) { return packs_of(width) <= packs * kWarp; }
+
+/// has_one_dtype: parameters have that of x.
+void forward(ExecContext& ctx, const NormKernels& kernels, LayerNormArgs args, bool has_one_dtype) {
+  const std::int64_t width = args.rows.width;
+  args.is_aligned = are_whole_packs(width, args.y.address, args.x.address, args.residual.address, args.sum.address,
+                                    args.gamma.address, args.beta.address);
+  const bool can_hold = args.is_aligned && has_one_dtype;
+  args.is_held = can_hold && fits(width, kNormPacks);
+  const bool is_wide = can_hold && !args.is_held && args.x.is_bf16 && fits(width, kWideNormPacks);
+  launch(ctx, is_wide ? kernels.forward_wide : kernels.forward, (args.rows.count + kRowsABlock - 1) / kRowsABlock,
+         kThreads, &args);
 }
 
-/// dgamma and dbeta first: dx may be dy.
-void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, NormGradient dy, Buffer x,
-                         Buffer mean, Buffer rstd, Buffer gamma, float grad_beta) {
-  const Rows rows{checks::layer_norm_backward(dx, dgamma, dbeta, dy, x, mean, rstd, gamma), gamma.elems};
-  const Parts parts = parts_of(rows, 2);
-  const ColumnSumsArgs columns{.dy = data_of(dy.dy),
-                               .x = data_of(x),
-                               .mean = floats_of(mean),
-                               .rstd = floats_of(rstd),
-                               .parts = nullptr,
-                               .rows = rows,
-                               .rows_a_part = 0,
-                               .is_aligned = are_whole_packs(rows.width, dy.dy.data, x.data)};
-  const float* const sums = sum_columns(ctx, columns, parts, 2);
-  add_parts(ctx, dgamma, sums, parts.count, 2 * rows.width, grad_beta);
-  add_parts(ctx, dbeta, sums + rows.width, parts.count, 2 * rows.width, grad_beta);
-  const LayerNormBackwardArgs args{
-      .dx = data_of(dx),
-      .dy = data_of(dy.dy),
-      .skip = data_or_none(dy.skip),
-      .x = data_of(x),
-      .gamma = data_of(gamma),
-      .mean = floats_of(mean),
-      .rstd = floats_of(rstd),
-      .rows = rows,
-      .is_aligned = are_whole_packs(rows.width, dx.data, dy.dy.data, dy.skip.data, x.data, gamma.data)};
-  launch(ctx, "zs_layer_norm_backward", rows.count, kThreads, &args);
+void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, NormInput x, Buffer gamma, Buffer beta,
+                        float eps) {
+  const std::int64_t rows = checks::layer_norm_forward(y, mean, rstd, x, gamma, beta);
+  forward(ctx, kLayerNorm,
+          {.y = data_of(y),
+           .x = data_of(x.x),
+           .residual = data_or_none(x.residual),
+           .sum = data_or_none(x.sum),
+           .gamma = data_of(gamma),
+           .beta = data_of(beta),
+           .mean = floats_of(mean),
+           .rstd = floats_of(rstd),
+           .rows = {rows, gamma.elems},
+           .eps = eps,
+           .is_held = false,
+           .is_aligned = false},
+          gamma.dtype == x.x.dtype && beta.dtype == x.x.dtype);
 }
 
 void rms_norm_forward(ExecContext& ctx, Buffer y, Buffer rstd, NormInput x, Buffer gamma, float eps) {
-  const Rows rows{checks::rms_norm_forward(y, rstd, x, gamma), gamma.elems};
-  const LayerNormArgs args{
-      .y = data_of(y),
-      .x = data_of(x.x),
-      .residual = data_or_none(x.residual),
-      .sum = data_or_none(x.sum),
-      .gamma = data_of(gamma),
-      .beta = kNone,
-      .mean = nullptr,
-      .rstd = floats_of(rstd),
-      .rows = rows,
-      .eps = eps,
-      .is_aligned = are_whole_packs(rows.width, y.data, x.x.data, x.residual.data, x.sum.data, gamma.data)};
-  launch(ctx, "zs_rms_norm_forward", rows.count, kThreads, &args);
+  const std::int64_t rows = checks::rms_norm_forward(y, rstd, x, gamma);
+  forward(ctx, kRmsNorm,
+          {.y = data_of(y),
+           .x = data_of(x.x),
+           .residual = data_or_none(x.residual),
+           .sum = data_or_none(x.sum),
+           .gamma = data_of(gamma),
+           .beta = kNone,
+           .mean = nullptr,
+           .rstd = floats_of(rstd),
+           .rows = {rows, gamma.elems},
+           .eps = eps,
+           .is_held = false,
+           .is_aligned = false},
+          gamma.dtype == x.x.dtype);
 }
 
-/// dgamma first: dx may be dy.
+/// The kernel that computes dx and sums of columns in one reading of rows that fit; else null.
+const char* gradients_of(const NormKernels& kernels, const LayerNormBackwardArgs& args, int wide_packs) {
+  if (!args.is_aligned || args.gamma.is_bf16 != args.x.is_bf16) return nullptr;
+  if (fits(args.rows.width, kNormPacks)) return args.x.is_bf16 ? kernels.gradients_bf16 : kernels.gradients_f32;
+  return args.x.is_bf16 && fits(args.rows.width, wide_packs) ? kernels.gradients_wide : nullptr;
+}
+
+/// grads: dgamma, and dbeta of layer norm. Either way has the same bits.
+void backward(ExecContext& ctx, const NormKernels& kernels, LayerNormBackwardArgs args,
+              std::initializer_list<Buffer> grads, float grad_beta) {
+  constexpr std::int64_t kMostParts = 256, kRowsAWarp = 2;
+  const Rows& rows = args.rows;
+  const bool is_layer = grads.size() == 2;
+  const ColumnSums sums = make_column_sums(ctx, rows, is_layer ? 2 : 1, kMostParts, kRowsAWarp * kRowsABlock);
+  args.is_aligned = are_whole_packs(rows.width, args.dx.address, args.dy.address, args.skip.address, args.x.address,
+                                    args.gamma.address);
+  args.parts = sums.parts;
+  if (const char* const gradients = gradients_of(kernels, args, is_layer ? kWideSumsPacks : kWideNormPacks)) {
+    launch(ctx, gradients, sums.count, kThreads, &args);
+    return add_parts(ctx, sums, grads, grad_beta);
+  }
+  sum_columns(ctx, kernels.sums,  // first: dx may be dy
+              {.dy = args.dy,
+               .x = args.x,
+               .mean = args.mean,
+               .rstd = args.rstd,
+               .parts = nullptr,
+               .rows = rows,
+               .count = 0,
+               .is_aligned = are_whole_packs(rows.width, args.dy.address, args.x.address)},
+              sums);
+  add_parts(ctx, sums, grads, grad_beta);
+  launch(ctx, kernels.backward, (rows.count + kRowsABlock - 1) / kRowsABlock, kThreads, &args);
+}
+
+void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, NormGradient dy, Buffer x,
+                         Buffer mean, Buffer rstd, Buffer gamma, float grad_beta) {
+  const std::int64_t rows = checks::layer_norm_backward(dx, dgamma, dbeta, dy, x, mean, rstd, gamma);
+  backward(ctx, kLayerNorm,
+           {.dx = data_of(dx),
+            .dy = data_of(dy.dy),
+            .skip = data_or_none(dy.skip),
+            .x = data_of(x),
+            .gamma = data_of(gamma),
+            .mean = floats_of(mean),
+            .rstd = floats_of(rstd),
+            .parts = nullptr,
+            .rows = {rows, gamma.elems},
+            .is_aligned = false},
+           {dgamma, dbeta}, grad_beta);
+}
+
 void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, NormGradient dy, Buffer x, Buffer rstd, Buffer gamma,
                        float grad_beta) {
-  const Rows rows{checks::rms_norm_backward(dx, dgamma, dy, x, rstd, gamma), gamma.elems};
-  const Parts parts = parts_of(rows, 1);
-  const ColumnSumsArgs columns{.dy = data_of(dy.dy),
-                               .x = data_of(x),
-                               .mean = nullptr,
-                               .rstd = floats_of(rstd),
-                               .parts = nullptr,
-                               .rows = rows,
-                               .rows_a_part = 0,
-                               .is_aligned = are_whole_packs(rows.width, dy.dy.data, x.data)};
-  add_parts(ctx, dgamma, sum_columns(ctx, columns, parts, 1), parts.count, rows.width, grad_beta);
-  const LayerNormBackwardArgs args{
-      .dx = data_of(dx),
-      .dy = data_of(dy.dy),
-      .skip = data_or_none(dy.skip),
-      .x = data_of(x),
-      .gamma = data_of(gamma),
-      .mean = nullptr,
-      .rstd = floats_of(rstd),
-      .rows = rows,
-      .is_aligned = are_whole_packs(rows.width, dx.data, dy.dy.data, dy.skip.data, x.data, gamma.data)};
-  launch(ctx, "zs_rms_norm_backward", rows.count, kThreads, &args);
+  const std::int64_t rows = checks::rms_norm_backward(dx, dgamma, dy, x, rstd, gamma);
+  backward(ctx, kRmsNorm,
+           {.dx = data_of(dx),
+            .dy = data_of(dy.dy),
+            .skip = data_or_none(dy.skip),
+            .x = data_of(x),
+            .gamma = data_of(gamma),
+            .mean = nullptr,
+            .rstd = floats_of(rstd),
+            .parts = nullptr,
+            .rows = {rows, gamma.elems},
+            .is_aligned = false},
+           {dgamma}, grad_beta);
 }
 
 }  // namespace
@@ -107,8 +151,9 @@ void fill_norms(KernelTable& table, KernelNames& names) {
   table.layer_norm_backward = layer_norm_backward;
   table.rms_norm_forward = rms_norm_forward;
   table.rms_norm_backward = rms_norm_backward;
-  names.insert(names.end(),
-               {"zs_layer_norm_forward", "zs_layer_norm_backward", "zs_rms_norm_forward", "zs_rms_norm_backward"});
+  for (const NormKernels& k : {kLayerNorm, kRmsNorm})
+    names.insert(names.end(),
+                 {k.forward, k.forward_wide, k.backward, k.sums, k.gradients_f32, k.gradients_bf16, k.gradients_wide});
 }
 
 }  // namespace zs::cuda

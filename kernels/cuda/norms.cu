@@ -1,125 +1,209 @@
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/warp_rows.h"
 
 namespace zs::cuda {
 namespace {
 
-__device__ float plus_float(float a, float b) { return a + b; }
-
-/// Sum over a row of f(element), where load(begin, values) gives a pack's elements and how many.
-template <class Load, class F>
-__device__ float row_sum(std::int64_t width, float* shared, const Load& load, const F& f) {
-  float mine = 0;
-  for_each_pack(width, [&](std::int64_t begin) {
-    float values[kRowElems];
-    const int count = load(begin, values);
-    for (int i = 0; i < kRowElems; ++i) mine += i < count ? f(values[i]) : 0.0f;
-  });
-  return block_reduce(mine, shared, plus_float);
-}
-
 /// Layer norm takes the mean from a row and adds beta; RMS norm does neither.
 enum class Norm { layer, rms };
 
-/// One block a row. The first pass over it writes the sum with the residual, of which each thread reads back what it
-/// alone wrote.
-template <Norm kNorm>
-__device__ inline void norm_forward(const LayerNormArgs& args, float* shared) {
-  const std::int64_t row = blockIdx.x, width = args.rows.width, first = row * width;
-  const float elems = static_cast<float>(width);
-  const bool has_residual = args.residual.address != nullptr;
-  const Data input{has_residual ? args.sum.address : args.x.address, args.x.is_bf16};
-  const auto load = [&](std::int64_t begin, float(&x)[kRowElems]) {
-    return load_some(input, first + begin, first + width, args.is_aligned, x);
-  };
-  const auto load_first = [&](std::int64_t begin, float(&x)[kRowElems]) {
-    const int count = load_some(args.x, first + begin, first + width, args.is_aligned, x);
-    if (!has_residual) return count;
-    float residual[kRowElems];
-    load_some(args.residual, first + begin, first + width, args.is_aligned, residual);
-    for (int i = 0; i < kRowElems; ++i) x[i] = rounded(x[i] + residual[i], args.sum);
-    store_some(args.sum, first + begin, first + width, args.is_aligned, x);
-    return count;
-  };
-  const auto deviation = [](float x, float mean) { return (x - mean) * (x - mean); };
-  float mean = 0, squares;
-  if constexpr (kNorm == Norm::layer) {
-    mean = row_sum(width, shared, load_first, [](float x) { return x; }) / elems;
-    squares = row_sum(width, shared, load, [=](float x) { return deviation(x, mean); });
-  } else {
-    squares = row_sum(width, shared, load_first, [=](float x) { return deviation(x, 0.0f); });
-  }
-  const float rstd = 1.0f / sqrtf(squares / elems + args.eps);
-  for_each_pack(width, [&](std::int64_t begin) {
-    float x[kRowElems], gamma[kRowElems], beta[kRowElems] = {};
-    load(begin, x);
-    load_some(args.gamma, begin, width, args.is_aligned, gamma);
-    if constexpr (kNorm == Norm::layer) load_some(args.beta, begin, width, args.is_aligned, beta);
-    for (int i = 0; i < kRowElems; ++i) x[i] = (x[i] - mean) * rstd * gamma[i] + beta[i];
-    store_some(args.y, first + begin, first + width, args.is_aligned, x);
+/// (warp) Sum over a row of f(element).
+template <class Row, class F>
+__device__ float row_sum(const Row& row, std::int64_t width, const F& f) {
+  float mine = 0;
+  Row::for_each(width, [&](std::int64_t begin, int p) {
+    float values[kRowElems];
+    const int count = row.get(begin, p, values);
+    for (int i = 0; i < kRowElems; ++i) mine += i < count ? f(values[i]) : 0.0f;
   });
-  if (threadIdx.x != 0) return;
+  return warp_sum(mine);
+}
+
+/// x := x + residual, written to args.sum. Each lane reads back what it alone wrote.
+template <class Row>
+__device__ void add_residual(const LayerNormArgs& args, std::int64_t first, Row& x) {
+  const std::int64_t width = args.rows.width;
+  const Row residual(args.residual, first, width, args.is_aligned);
+  Row::for_each(width, [&](std::int64_t begin, int p) {
+    float a[kRowElems], b[kRowElems];
+    x.get(begin, p, a);
+    residual.get(begin, p, b);
+    for (int i = 0; i < kRowElems; ++i) a[i] = rounded(a[i] + b[i], args.sum);
+    Row::store(args.sum, first + begin, first + width, args.is_aligned, a);
+    x.put(begin, p, a);
+  });
+  x.move_to(args.sum);
+}
+
+/// One warp a row.
+template <Norm kNorm, class Row>
+__device__ void norm_forward(const LayerNormArgs& args) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp_of_block(), width = args.rows.width,
+                     first = row * width;
+  if (row >= args.rows.count) return;
+  const float elems = static_cast<float>(width);
+  Row x(args.x, first, width, args.is_aligned);
+  if (args.residual.address != nullptr) add_residual(args, first, x);
+  float mean = 0;
+  if constexpr (kNorm == Norm::layer) mean = row_sum(x, width, [](float value) { return value; }) / elems;
+  const float squares = row_sum(x, width, [=](float value) { return (value - mean) * (value - mean); });
+  const float rstd = 1.0f / sqrtf(squares / elems + args.eps);
+  Row::for_each(width, [&](std::int64_t begin, int p) {
+    float y[kRowElems], gamma[kRowElems], beta[kRowElems] = {};
+    x.get(begin, p, y);
+    Row::load(args.gamma, begin, width, args.is_aligned, gamma);
+    if constexpr (kNorm == Norm::layer) Row::load(args.beta, begin, width, args.is_aligned, beta);
+    for (int i = 0; i < kRowElems; ++i) y[i] = (y[i] - mean) * rstd * gamma[i] + beta[i];
+    Row::store(args.y, first + begin, first + width, args.is_aligned, y);
+  });
+  if (lane_of_warp() != 0) return;
   if constexpr (kNorm == Norm::layer) args.mean[row] = mean;
   args.rstd[row] = rstd;
 }
 
-/// One block a row. With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)) + skip.
-/// dx may be dy or skip: each thread writes what it alone has read. RMS norm: the same without means of x and of g.
+/// Rows that fit are held.
 template <Norm kNorm>
-__device__ inline void norm_backward(const LayerNormBackwardArgs& args, float* shared) {
-  const std::int64_t row = blockIdx.x, width = args.rows.width, first = row * width;
-  const float mean = kNorm == Norm::layer ? args.mean[row] : 0.0f, rstd = args.rstd[row],
-              elems = static_cast<float>(width);
-  // visit(begin, g, xhat): the gradient times gamma, and the normalised input, of a pack.
-  const auto for_each = [&](const auto& visit) {
-    for_each_pack(width, [&](std::int64_t begin) {
-      float g[kRowElems], x[kRowElems], gamma[kRowElems];
-      load_some(args.dy, first + begin, first + width, args.is_aligned, g);
-      load_some(args.x, first + begin, first + width, args.is_aligned, x);
-      load_some(args.gamma, begin, width, args.is_aligned, gamma);
+__device__ inline void norm_forward_of_any(const LayerNormArgs& args) {
+  if (!args.is_held) return norm_forward<kNorm, ReadRow>(args);
+  if (args.x.is_bf16) return norm_forward<kNorm, HeldRow<Bf16, kNormPacks>>(args);
+  norm_forward<kNorm, HeldRow<float, kNormPacks>>(args);
+}
+
+/// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)) + skip. RMS norm: the same
+/// without means of x and of g.
+template <Norm kNorm, class Row>
+class NormGradient {
+ public:
+  __device__ NormGradient(const LayerNormBackwardArgs& args, std::int64_t row)
+      : args_(args),
+        first_(row * args.rows.width),
+        dy_(args.dy, first_, args.rows.width, args.is_aligned),
+        x_(args.x, first_, args.rows.width, args.is_aligned),
+        mean_(kNorm == Norm::layer ? args.mean[row] : 0.0f),
+        rstd_(args.rstd[row]) {}
+
+  /// (warp) visit(p, dy, xhat) sees each pack once. dx may be dy or skip: each lane writes what it alone has read.
+  template <class Visit>
+  __device__ void write_dx(const Visit& visit) const {
+    const float elems = static_cast<float>(args_.rows.width);
+    float g_sum = 0, gx_sum = 0;
+    for_each([&](std::int64_t, int p, const float(&dy)[kRowElems], const float(&xhat)[kRowElems],
+                 const float(&gamma)[kRowElems]) {
+      visit(p, dy, xhat);
       for (int i = 0; i < kRowElems; ++i) {
-        g[i] *= gamma[i];  // 0 behind the row's end
-        x[i] = (x[i] - mean) * rstd;
+        const float g = dy[i] * gamma[i];  // 0 behind the row's end
+        g_sum += g;
+        gx_sum += g * xhat[i];
       }
-      visit(begin, g, x);
     });
-  };
-  float g_sum = 0, gx_sum = 0;
-  for_each([&](std::int64_t, const float(&g)[kRowElems], const float(&xhat)[kRowElems]) {
-    for (int i = 0; i < kRowElems; ++i) {
-      g_sum += g[i];
-      gx_sum += g[i] * xhat[i];
-    }
-  });
-  const float mean_g = kNorm == Norm::layer ? block_reduce(g_sum, shared, plus_float) / elems : 0.0f;
-  const float mean_gx = block_reduce(gx_sum, shared, plus_float) / elems;
-  for_each([&](std::int64_t begin, float(&g)[kRowElems], const float(&xhat)[kRowElems]) {
-    for (int i = 0; i < kRowElems; ++i) g[i] = rstd * (g[i] - mean_g - xhat[i] * mean_gx);
-    if (args.skip.address != nullptr) {
-      float skip[kRowElems];
-      load_some(args.skip, first + begin, first + width, args.is_aligned, skip);
-      for (int i = 0; i < kRowElems; ++i) g[i] = rounded(g[i], args.dx) + skip[i];
-    }
-    store_some(args.dx, first + begin, first + width, args.is_aligned, g);
-  });
+    const float mean_g = kNorm == Norm::layer ? warp_sum(g_sum) / elems : 0.0f, mean_gx = warp_sum(gx_sum) / elems;
+    const std::int64_t end = first_ + args_.rows.width;
+    for_each([&](std::int64_t begin, int, const float(&dy)[kRowElems], const float(&xhat)[kRowElems],
+                 const float(&gamma)[kRowElems]) {
+      float dx[kRowElems];
+      for (int i = 0; i < kRowElems; ++i) dx[i] = rstd_ * (dy[i] * gamma[i] - mean_g - xhat[i] * mean_gx);
+      if (args_.skip.address != nullptr) {
+        float skip[kRowElems];
+        Row::load(args_.skip, first_ + begin, end, args_.is_aligned, skip);
+        for (int i = 0; i < kRowElems; ++i) dx[i] = rounded(dx[i], args_.dx) + skip[i];
+      }
+      Row::store(args_.dx, first_ + begin, end, args_.is_aligned, dx);
+    });
+  }
+
+ private:
+  template <class Visit>
+  __device__ void for_each(const Visit& visit) const {
+    Row::for_each(args_.rows.width, [&](std::int64_t begin, int p) {
+      float dy[kRowElems], x[kRowElems], gamma[kRowElems];
+      dy_.get(begin, p, dy);
+      x_.get(begin, p, x);
+      Row::load(args_.gamma, begin, args_.rows.width, args_.is_aligned, gamma);
+      for (int i = 0; i < kRowElems; ++i) x[i] = (x[i] - mean_) * rstd_;
+      visit(begin, p, dy, x, gamma);
+    });
+  }
+
+  const LayerNormBackwardArgs& args_;
+  const std::int64_t first_;
+  const Row dy_, x_;
+  const float mean_, rstd_;
+};
+
+/// One warp a row.
+template <Norm kNorm>
+__device__ inline void norm_backward(const LayerNormBackwardArgs& args) {
+  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp_of_block();
+  if (row < args.rows.count)
+    NormGradient<kNorm, ReadRow>(args, row).write_dx([](int, const float(&)[kRowElems], const float(&)[kRowElems]) {});
+}
+
+/// One warp a row after the other; sums over them, of dy xhat and for layer norm of dy, stay in registers. Those of the
+/// block's warps are added in order, and become the block's part.
+template <Norm kNorm, class T, int kPacks>
+__device__ inline void norm_gradients(const LayerNormBackwardArgs& args) {
+  using Row = HeldRow<T, kPacks>;
+  constexpr int kSums = kNorm == Norm::layer ? 2 : 1;
+  float sums[kSums][kPacks][kRowElems] = {};
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp_of_block(); row < args.rows.count;
+       row += static_cast<std::int64_t>(gridDim.x) * kWarps)
+    NormGradient<kNorm, Row>(args, row).write_dx(
+        [&](int p, const float(&dy)[kRowElems], const float(&xhat)[kRowElems]) {
+          for (int i = 0; i < kRowElems; ++i) {
+            sums[0][p][i] += dy[i] * xhat[i];
+            if constexpr (kSums == 2) sums[1][p][i] += dy[i];
+          }
+        });
+  __shared__ float shared[kSums][kPacks][kRowElems][kWarp];  // lanes side by side
+  const std::int64_t width = args.rows.width;
+  for (int warp = 0; warp < kWarps; ++warp) {
+    if (warp == warp_of_block())
+      Row::for_each(width, [&](std::int64_t, int p) {
+        for (int s = 0; s < kSums; ++s)
+          for (int i = 0; i < kRowElems; ++i) {
+            float& sum = shared[s][p][i][lane_of_warp()];
+            sum = warp == 0 ? sums[s][p][i] : sum + sums[s][p][i];
+          }
+      });
+    __syncthreads();
+  }
+  for (int s = 0; s < kSums; ++s)
+    for (std::int64_t column = threadIdx.x; column < width; column += kThreads)
+      args.parts[(static_cast<std::int64_t>(blockIdx.x) * kSums + s) * width + column] =
+          shared[s][column / kWarpElems][column % kRowElems][column % kWarpElems / kRowElems];
 }
 
 }  // namespace
 
-extern "C" __global__ void zs_layer_norm_forward(const LayerNormArgs args) {
-  __shared__ float shared[kThreads];
-  norm_forward<Norm::layer>(args, shared);
+extern "C" __global__ void zs_layer_norm_forward(const LayerNormArgs args) { norm_forward_of_any<Norm::layer>(args); }
+extern "C" __global__ void zs_rms_norm_forward(const LayerNormArgs args) { norm_forward_of_any<Norm::rms>(args); }
+extern "C" __global__ void zs_layer_norm_forward_wide(const LayerNormArgs args) {
+  norm_forward<Norm::layer, HeldRow<Bf16, kWideNormPacks>>(args);
 }
-extern "C" __global__ void zs_rms_norm_forward(const LayerNormArgs args) {
-  __shared__ float shared[kThreads];
-  norm_forward<Norm::rms>(args, shared);
+extern "C" __global__ void zs_rms_norm_forward_wide(const LayerNormArgs args) {
+  norm_forward<Norm::rms, HeldRow<Bf16, kWideNormPacks>>(args);
 }
+
 extern "C" __global__ void zs_layer_norm_backward(const LayerNormBackwardArgs args) {
-  __shared__ float shared[kThreads];
-  norm_backward<Norm::layer>(args, shared);
+  norm_backward<Norm::layer>(args);
 }
-extern "C" __global__ void zs_rms_norm_backward(const LayerNormBackwardArgs args) {
-  __shared__ float shared[kThreads];
-  norm_backward<Norm::rms>(args, shared);
+extern "C" __global__ void zs_rms_norm_backward(const LayerNormBackwardArgs args) { norm_backward<Norm::rms>(args); }
+extern "C" __global__ void zs_layer_norm_gradients_f32(const LayerNormBackwardArgs args) {
+  norm_gradients<Norm::layer, float, kNormPacks>(args);
+}
+extern "C" __global__ void zs_layer_norm_gradients_bf16(const LayerNormBackwardArgs args) {
+  norm_gradients<Norm::layer, Bf16, kNormPacks>(args);
+}
+extern "C" __global__ void zs_layer_norm_gradients_wide(const LayerNormBackwardArgs args) {
+  norm_gradients<Norm::layer, Bf16, kWideSumsPacks>(args);
+}
+extern "C" __global__ void zs_rms_norm_gradients_f32(const LayerNormBackwardArgs args) {
+  norm_gradients<Norm::rms, float, kNormPacks>(args);
+}
+extern "C" __global__ void zs_rms_norm_gradients_bf16(const LayerNormBackwardArgs args) {
+  norm_gradients<Norm::rms, Bf16, kNormPacks>(args);
+}
+extern "C" __global__ void zs_rms_norm_gradients_wide(const LayerNormBackwardArgs args) {
+  norm_gradients<Norm::rms, Bf16, kWideNormPacks>(args);
 }
 
 }  // namespace zs::cuda

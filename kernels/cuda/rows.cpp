@@ -6,28 +6,37 @@
 #include "kernels/families.h"
 
 namespace zs::cuda {
+namespace {
 
-Parts parts_of(const Rows& rows, std::int64_t sums) {
-  constexpr std::int64_t kFewestRows = 32, kMost = 256;
-  const std::int64_t fit = ExecContext::kWorkspaceBytes / (sums * rows.width * size_of(DType::f32));
+/// That have the columns of a row.
+std::int64_t blocks_of(std::int64_t width) { return (width + kColumnsABlock - 1) / kColumnsABlock; }
+
+}  // namespace
+
+ColumnSums make_column_sums(ExecContext& ctx, const Rows& rows, std::int64_t sums, std::int64_t most,
+                            std::int64_t rows_each) {
+  const std::int64_t bytes = sums * rows.width * size_of(DType::f32), fit = ExecContext::kWorkspaceBytes / bytes;
   ZS_CHECK(fit >= 1, "sums over rows of {} elements do not fit into {} bytes", rows.width,
            ExecContext::kWorkspaceBytes);
-  const std::int64_t most = std::min(kMost, fit), each = std::max(kFewestRows, (rows.count + most - 1) / most);
-  return {(rows.count + each - 1) / each, each};
+  const std::int64_t count = std::min({most, fit, (rows.count + rows_each - 1) / rows_each});
+  return {static_cast<float*>(ctx.workspace(count * bytes)), count, sums};
 }
 
-void add_parts(ExecContext& ctx, const Buffer& out, const float* first, std::int64_t count, std::int64_t stride,
-               float beta) {
-  const PartsArgs args{
-      .parts = first, .count = count, .stride = stride, .width = out.elems, .out = data_of(out), .beta = beta};
-  launch_elems(ctx, "zs_reduce_columns", out.elems, 1, args);
+void sum_columns(ExecContext& ctx, const char* kernel, ColumnSumsArgs args, const ColumnSums& into) {
+  args.parts = into.parts;
+  args.count = into.count;
+  launch(ctx, kernel, into.count * blocks_of(args.rows.width), kThreads, &args);
 }
 
-float* sum_columns(ExecContext& ctx, ColumnSumsArgs args, const Parts& parts, std::int64_t sums) {
-  args.parts = static_cast<float*>(ctx.workspace(parts.count * sums * args.rows.width * size_of(DType::f32)));
-  args.rows_a_part = parts.rows_each;
-  launch_elems(ctx, "zs_column_sums", parts.count * packs_of(args.rows.width), 1, args);
-  return args.parts;
+void add_parts(ExecContext& ctx, const ColumnSums& sums, std::initializer_list<Buffer> outs, float beta) {
+  PartsArgs args{.parts = sums.parts,
+                 .count = sums.count,
+                 .sums = sums.sums,
+                 .width = outs.begin()->elems,
+                 .outs = {kNone, kNone},
+                 .beta = beta};
+  for (std::size_t i = 0; i < outs.size(); ++i) args.outs[i] = data_of(outs.begin()[i]);
+  launch(ctx, "zs_reduce_columns", (args.sums * args.width + kWarp - 1) / kWarp, kThreads, &args);
 }
 
 namespace {
@@ -39,18 +48,22 @@ void begin_table(ExecContext& ctx, const Buffer& table, float beta) {
 }
 
 void bias_backward(ExecContext& ctx, Buffer dbias, Buffer dy, float beta) {
+  constexpr std::int64_t kBlocks = 512, kRowsEach = 64;
   const Rows rows{checks::rows_of(dy, dbias.elems), dbias.elems};
   checks::gradient("dbias", dbias, dy);
-  const Parts parts = parts_of(rows, 1);
-  const ColumnSumsArgs args{.dy = data_of(dy),
-                            .x = kNone,
-                            .mean = nullptr,
-                            .rstd = nullptr,
-                            .parts = nullptr,
-                            .rows = rows,
-                            .rows_a_part = 0,
-                            .is_aligned = are_whole_packs(rows.width, dy.data)};
-  add_parts(ctx, dbias, sum_columns(ctx, args, parts, 1), parts.count, rows.width, beta);
+  const std::int64_t most = std::max<std::int64_t>(kBlocks / blocks_of(rows.width), 1);
+  const ColumnSums sums = make_column_sums(ctx, rows, 1, most, kRowsEach);
+  sum_columns(ctx, "zs_bias_sums",
+              {.dy = data_of(dy),
+               .x = kNone,
+               .mean = nullptr,
+               .rstd = nullptr,
+               .parts = nullptr,
+               .rows = rows,
+               .count = 0,
+               .is_aligned = are_whole_packs(rows.width, dy.data)},
+              sums);
+  add_parts(ctx, sums, {dbias}, beta);
 }
 
 void embedding_forward(ExecContext& ctx, Buffer out, Buffer ids, Buffer table, Buffer positions, std::int64_t time) {
@@ -103,7 +116,7 @@ void fill_rows(KernelTable& table, KernelNames& names) {
   table.embedding_forward = embedding_forward;
   table.embedding_backward = embedding_backward;
   table.position_backward = position_backward;
-  names.insert(names.end(), {"zs_column_sums", "zs_reduce_columns", "zs_embedding_forward", "zs_embedding_backward",
+  names.insert(names.end(), {"zs_bias_sums", "zs_reduce_columns", "zs_embedding_forward", "zs_embedding_backward",
                              "zs_position_backward"});
 }
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/warp_rows.h"
 
 /// Embedding rows, and sums over rows.
 namespace zs::cuda {
@@ -41,28 +41,50 @@ __device__ bool is_any(const std::uint32_t (&found)[kThreads / kWarp], std::int6
 
 enum class Sums { bias, layer_norm, rms_norm };
 
-/// Sums of a pack of columns over the rows of one part: see ColumnSumsArgs.
-template <Sums kSums>
-__device__ void sum_columns(const ColumnSumsArgs& args, std::int64_t part, std::int64_t begin) {
-  const std::int64_t width = args.rows.width, first = part * args.rows_a_part;
-  const std::int64_t last = first + args.rows_a_part < args.rows.count ? first + args.rows_a_part : args.rows.count;
-  float sums[kRowElems] = {}, weighted[kRowElems] = {};
-  for (std::int64_t row = first; row < last; ++row) {
-    float dy[kRowElems], x[kRowElems];
-    load_some(args.dy, row * width + begin, (row + 1) * width, args.is_aligned, dy);
-    for (int i = 0; i < kRowElems; ++i) sums[i] += dy[i];
-    if constexpr (kSums != Sums::bias) {
-      const float mean = kSums == Sums::layer_norm ? args.mean[row] : 0.0f, rstd = args.rstd[row];
-      load_some(args.x, row * width + begin, (row + 1) * width, args.is_aligned, x);
-      for (int i = 0; i < kRowElems; ++i) weighted[i] += dy[i] * ((x[i] - mean) * rstd);
+/// Sums of one part's rows, of a pack of columns for each lane: see ColumnSumsArgs. Those of the block's warps are
+/// added in order.
+template <Sums kSums, class Packs>
+__device__ void sum_columns(const ColumnSumsArgs& args, std::int64_t part, std::int64_t first_column,
+                            float (&shared)[2][kRowElems][kThreads]) {
+  constexpr int kCount = kSums == Sums::layer_norm ? 2 : 1, kXhat = 0, kDy = kCount - 1;
+  const std::int64_t width = args.rows.width, begin = first_column + lane_of_warp() * kRowElems;
+  float sums[kCount][kRowElems] = {};
+  if (begin < width) {
+#pragma unroll 4
+    for (std::int64_t row = part * kWarps + warp_of_block(); row < args.rows.count; row += args.count * kWarps) {
+      float dy[kRowElems], x[kRowElems];
+      Packs::load(args.dy, row * width + begin, (row + 1) * width, dy);
+      if constexpr (kSums != Sums::bias) {
+        const float mean = kSums == Sums::layer_norm ? args.mean[row] : 0.0f, rstd = args.rstd[row];
+        Packs::load(args.x, row * width + begin, (row + 1) * width, x);
+        for (int i = 0; i < kRowElems; ++i) sums[kXhat][i] += dy[i] * ((x[i] - mean) * rstd);
+      }
+      if constexpr (kSums != Sums::rms_norm)
+        for (int i = 0; i < kRowElems; ++i) sums[kDy][i] += dy[i];
     }
   }
-  float* parts = args.parts + part * width * (kSums == Sums::layer_norm ? 2 : 1);
-  if constexpr (kSums != Sums::bias) {
-    store_some({parts, false}, begin, width, args.is_aligned, weighted);
-    parts += width;
+  for (int s = 0; s < kCount; ++s)
+    for (int i = 0; i < kRowElems; ++i) shared[s][i][threadIdx.x] = sums[s][i];  // lanes side by side
+  __syncthreads();
+  const int thread = static_cast<int>(threadIdx.x), lane = thread / kRowElems;
+  if (first_column + thread >= width) return;
+  for (int s = 0; s < kCount; ++s) {
+    const float* const of_warps = shared[s][thread % kRowElems];
+    float sum = of_warps[lane];
+    for (int warp = 1; warp < kWarps; ++warp) sum += of_warps[warp * kWarp + lane];
+    args.parts[(part * kCount + s) * width + first_column + thread] = sum;
   }
-  if constexpr (kSums != Sums::rms_norm) store_some({parts, false}, begin, width, args.is_aligned, sums);
+}
+
+template <Sums kSums>
+__device__ inline void sum_columns_of_any(const ColumnSumsArgs& args) {
+  static_assert(kColumnsABlock == kThreads);
+  __shared__ float shared[2][kRowElems][kThreads];
+  const std::int64_t blocks_a_part = (args.rows.width + kColumnsABlock - 1) / kColumnsABlock;
+  const std::int64_t part = blockIdx.x / blocks_a_part, first_column = blockIdx.x % blocks_a_part * kColumnsABlock;
+  if (!args.is_aligned) return sum_columns<kSums, AnyPacks>(args, part, first_column, shared);
+  if (args.dy.is_bf16) return sum_columns<kSums, WholePacks<Bf16>>(args, part, first_column, shared);
+  sum_columns<kSums, WholePacks<float>>(args, part, first_column, shared);
 }
 
 }  // namespace
@@ -106,28 +128,32 @@ extern "C" __global__ void zs_position_backward(const ScatterArgs args) {
   for (std::int64_t row = blockIdx.x; row < args.rows.count; row += args.time) add_row(args, blockIdx.x, row);
 }
 
-extern "C" __global__ void zs_column_sums(const ColumnSumsArgs args) {
-  const std::int64_t packs = (args.rows.width + kRowElems - 1) / kRowElems;
-  const std::int64_t part = global_thread() / packs, begin = global_thread() % packs * kRowElems;
-  if (part * args.rows_a_part >= args.rows.count) return;
-  if (args.x.address == nullptr)
-    sum_columns<Sums::bias>(args, part, begin);
-  else if (args.mean != nullptr)
-    sum_columns<Sums::layer_norm>(args, part, begin);
-  else
-    sum_columns<Sums::rms_norm>(args, part, begin);
-}
+extern "C" __global__ void zs_bias_sums(const ColumnSumsArgs args) { sum_columns_of_any<Sums::bias>(args); }
+extern "C" __global__ void zs_layer_norm_sums(const ColumnSumsArgs args) { sum_columns_of_any<Sums::layer_norm>(args); }
+extern "C" __global__ void zs_rms_norm_sums(const ColumnSumsArgs args) { sum_columns_of_any<Sums::rms_norm>(args); }
 
+/// A block has a column for each lane: each warp adds every eighth part, and the first adds up the warps' sums.
 extern "C" __global__ void zs_reduce_columns(const PartsArgs args) {
-  const std::int64_t column = global_thread();
-  if (column >= args.width) return;
+  __shared__ float shared[kThreads];
+  const std::int64_t columns = args.sums * args.width,
+                     column = static_cast<std::int64_t>(blockIdx.x) * kWarp + lane_of_warp();
   float sum = 0;
-  for (std::int64_t part = 0; part < args.count; ++part) sum += args.parts[part * args.stride + column];
+  if (column < columns) {
+#pragma unroll 8
+    for (std::int64_t part = warp_of_block(); part < args.count; part += kWarps)
+      sum += args.parts[part * columns + column];
+  }
+  shared[threadIdx.x] = sum;
+  __syncthreads();
+  if (warp_of_block() != 0 || column >= columns) return;
+  for (int warp = 1; warp < kWarps; ++warp) sum += shared[warp * kWarp + lane_of_warp()];
+  const std::int64_t at = column % args.width;
+  const Data out = column < args.width ? args.outs[0] : args.outs[1];
   float held[1] = {};
-  if (args.beta != 0.0f) load_some(args.out, column, column + 1, false, held);
-  if (args.beta != 1.0f) held[0] = rounded(held[0] * args.beta, args.out);
+  if (args.beta != 0.0f) load_some(out, at, at + 1, false, held);
+  if (args.beta != 1.0f) held[0] = rounded(held[0] * args.beta, out);
   const float result[1] = {held[0] + sum};
-  store_some(args.out, column, column + 1, false, result);
+  store_some(out, at, at + 1, false, result);
 }
 
 }  // namespace zs::cuda

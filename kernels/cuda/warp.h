@@ -8,6 +8,9 @@
 /// waited for, and rows that share banks.
 namespace zs::cuda {
 
+__device__ inline int lane_of_warp() { return static_cast<int>(threadIdx.x) % kWarp; }
+__device__ inline int warp_of_block() { return static_cast<int>(threadIdx.x) / kWarp; }
+
 /// (warp) `value` of the lane whose number differs in the bits of `lanes`.
 __device__ float shuffle_xor(float value, int lanes);
 /// (warp) What lanes have written to shared memory before, all lanes read after.

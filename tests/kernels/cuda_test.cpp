@@ -105,6 +105,32 @@ TEST_CASE("packs and single elements give the same bits in every kernel of rows"
   check_same_bytes(all(0), all(1));
 }
 
+TEST_CASE("gradients of norms and biases have the same bits whether rows are held or read again") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const std::int64_t width = GENERATE(48, 1104), rows = width == 48 ? 75 : 35, n = rows * width;
+  Values x = Values::random(dtype, n, 1), dy = Values::random(dtype, n, 2), gamma = Values::random(dtype, width, 3),
+         mean = Values::random(DType::f32, rows, 4), rstd = Values::random(DType::f32, rows, 5);
+  const auto all = [&](std::int64_t skipped) {
+    ExecContext ctx = make_context();
+    Values moved_x(dtype, n + 1), moved_dy(dtype, n + 1), moved_gamma(dtype, width + 1);
+    k().copy(ctx, part(moved_x, skipped, n), x.buffer());
+    k().copy(ctx, part(moved_dy, skipped, n), dy.buffer());
+    k().copy(ctx, part(moved_gamma, skipped, width), gamma.buffer());
+    Values layer(dtype, n + 1), rms(dtype, n + 1);
+    std::vector<Values> sums(4, Values(DType::f32, width));
+    k().layer_norm_backward(ctx, part(layer, skipped, n), sums[0].buffer(), sums[1].buffer(),
+                            part(moved_dy, skipped, n), part(moved_x, skipped, n), mean.buffer(), rstd.buffer(),
+                            part(moved_gamma, skipped, width), 0.0f);
+    k().rms_norm_backward(ctx, part(rms, skipped, n), sums[2].buffer(), part(moved_dy, skipped, n),
+                          part(moved_x, skipped, n), rstd.buffer(), part(moved_gamma, skipped, width), 0.0f);
+    k().bias_backward(ctx, sums[3].buffer(), part(moved_dy, skipped, n), 0.0f);
+    sums.push_back(copied(ctx, part(layer, skipped, n)));
+    sums.push_back(copied(ctx, part(rms, skipped, n)));
+    return sums;
+  };
+  check_same_bytes(all(0), all(1));
+}
+
 TEST_CASE("sums do not depend on where their elements begin") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const std::int64_t n = GENERATE(5, 1003, 40007);
