@@ -148,6 +148,19 @@ TEST_CASE("the device keeps the first units' parts, as many as are asked for, an
   }
 }
 
+TEST_CASE("the norm adds up units in their order, wherever their gradients are", "[residence]") {
+  Config config = with_host(tiny_config(), "gradients");
+  config.train.deterministic = false;
+  config.offload.resident_units = {.value = 1};
+  const TrainPlan plan = make_plan(config, 0, 1);
+  std::vector<std::size_t> read, expected;  // of the sum so far and of each unit's parameters
+  for (const TraceEntry& entry : plan.trace)
+    if (entry.kind == TraceEntry::Kind::op && entry.op.name == "squared_norm") read.push_back(entry.op.reads.size());
+  for (const TrainPlan::Unit& unit : plan.units)
+    expected.push_back(unit.layout->views().size() + (expected.empty() ? 0 : 1));
+  CHECK(read == expected);
+}
+
 TEST_CASE("what the host keeps is the same whatever runs late", "[residence]") {
   Config config = tiny_config();
   config.precision.param = "bf16";
