@@ -1,5 +1,7 @@
 // What was found as text: the table, and the file of the chosen setting.
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <fstream>
 #include <iterator>

@@ -1,4 +1,6 @@
 // How a session's model is sharded: what its configuration says, and which units it has.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
