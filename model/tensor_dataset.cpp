@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "model/data/bad_data.h"
-#include "model/data/permutation.h"
 #include "runtime/base/usage_error.h"
 
 namespace zs {
@@ -28,16 +27,18 @@ std::int64_t integer_at(FileDType dtype, const char* in) {
 
 TensorDataset::TensorDataset(const std::string& path, const std::vector<std::string>& names,
                              std::optional<std::uint64_t> seed)
-    : files_(path), path_(path), seed_(seed) {
+    : files_(path), path_(path) {
   if (names.empty()) throw UsageError("a TensorDataset of no tensors", "name those that make a sample");
+  std::int64_t first_rows = 0;
   for (const std::string& name : names) {
     columns_.push_back(column_of(name));
     const std::int64_t rows = files_.find(name)->shape.front();
-    if (rows != rows_ && columns_.size() > 1)
-      throw bad_data(fmt::format("tensor \"{}\" has {} rows, \"{}\" has {}", name, rows, names.front(), rows_), path,
-                     "name tensors that have a row for each sample");
-    rows_ = rows;
+    if (columns_.size() == 1) first_rows = rows;
+    if (rows != first_rows)
+      throw bad_data(fmt::format("tensor \"{}\" has {} rows, \"{}\" has {}", name, rows, names.front(), first_rows),
+                     path, "name tensors that have a row for each sample");
   }
+  order_.emplace(first_rows, seed);
 }
 
 TensorDataset::Column TensorDataset::column_of(const std::string& name) const {
@@ -54,15 +55,6 @@ TensorDataset::Column TensorDataset::column_of(const std::string& name) const {
   column.elems = found->elems() / found->shape.front();
   column.bytes = column.elems * bits_of(found->dtype) / 8;
   return column;
-}
-
-std::int64_t TensorDataset::row_of(std::int64_t sample) const {
-  ZS_CHECK(sample >= 0, "sample {}", sample);
-  const std::int64_t position = sample % rows_;
-  if (!seed_) return position;
-  const std::uint64_t key = mix64(*seed_ ^ hash_name("row order")) + static_cast<std::uint64_t>(sample / rows_);
-  return static_cast<std::int64_t>(
-      Permutation(static_cast<std::uint64_t>(rows_), key)(static_cast<std::uint64_t>(position)));
 }
 
 Tensor TensorDataset::read_column(Context& context, const Column& column, std::int64_t first, std::int64_t count) {
@@ -102,11 +94,8 @@ std::vector<Tensor> TensorDataset::read(Context& context, std::int64_t first, st
 }
 
 std::vector<Tensor> TensorDataset::batch(Context& context, const World& world, std::int64_t step, std::int64_t batch) {
-  if (step < 0 || batch <= 0 || batch % world.size() != 0)
-    throw UsageError(fmt::format("step {} of {} samples over {} ranks", step, batch, world.size()),
-                     "steps are counted from 0, and samples are a multiple of the ranks");
-  const std::int64_t share = batch / world.size();
-  return read(context, step * batch + world.rank() * share, share);
+  const SampleRange range = samples_of_rank(world, step, batch);
+  return read(context, range.first, range.count);
 }
 
 }  // namespace zs

@@ -50,7 +50,7 @@ SampleSource make_source(const std::shared_ptr<const Corpus>& corpus, std::int64
   return SampleSource(corpus, first, count, options.sequence, seed);
 }
 
-EncodedDocuments open_documents(const DatasetOptions& options, const std::vector<std::string>& patterns) {
+EncodedDocuments encoded_documents(const DatasetOptions& options, const std::vector<std::string>& patterns) {
   check_vocab(options);
   const std::vector<std::string> files = find_data_files(patterns, options.folders, folder_suffix(options));
   EncodedDocuments found = encode_texts(read_documents(files, options.documents), files,
@@ -104,24 +104,25 @@ Dataset open_mixed(const DatasetOptions& options) {
   return {std::move(mixed), std::move(validation), std::move(files)};
 }
 
+SampleSource packed(std::shared_ptr<const Corpus> corpus, std::vector<Document> documents, std::int64_t sequence,
+                    std::optional<std::uint64_t> seed) {
+  return {std::make_shared<const PackedDocuments>(std::move(corpus), std::move(documents), sequence), sequence, seed};
+}
+
 Dataset open_packed(const DatasetOptions& options) {
-  EncodedDocuments train = open_documents(options, options.train);
+  EncodedDocuments train = encoded_documents(options, options.train);
   std::vector<std::string> files = train.corpus->files();
-  const auto packed = [&](std::shared_ptr<const Corpus> corpus, std::vector<Document> documents,
-                          std::optional<std::uint64_t> seed) {
-    return SampleSource(
-        std::make_shared<const PackedDocuments>(std::move(corpus), std::move(documents), options.sequence),
-        options.sequence, seed);
-  };
   std::optional<SampleSource> validation;
   if (!options.validation.empty()) {
-    EncodedDocuments other = open_documents(options, options.validation);
+    EncodedDocuments other = encoded_documents(options, options.validation);
     files.insert(files.end(), other.corpus->files().begin(), other.corpus->files().end());
-    validation = packed(other.corpus, std::move(other.documents), std::nullopt);
+    validation = packed(other.corpus, std::move(other.documents), options.sequence, std::nullopt);
   } else if (options.validation_fraction > 0) {
-    validation = packed(train.corpus, take_validation(train, options.validation_fraction), std::nullopt);
+    validation =
+        packed(train.corpus, take_validation(train, options.validation_fraction), options.sequence, std::nullopt);
   }
-  return {packed(train.corpus, std::move(train.documents), options.seed), std::move(validation), std::move(files)};
+  return {packed(train.corpus, std::move(train.documents), options.sequence, options.seed), std::move(validation),
+          std::move(files)};
 }
 
 }  // namespace
@@ -239,6 +240,12 @@ std::shared_ptr<const Corpus> open_corpus(const DatasetOptions& options, const s
   if (options.kind == DataKind::text && options.tokenizer) return tokenize(options, files);
   const DataFormat format{.kind = options.kind, .vocab = options.vocab, .token_bytes = options.token_bytes};
   return std::make_shared<const Corpus>(format, files);
+}
+
+SampleSource open_documents(const DatasetOptions& options, const std::vector<std::string>& patterns,
+                            std::optional<std::uint64_t> seed) {
+  EncodedDocuments found = encoded_documents(options, patterns);
+  return packed(found.corpus, std::move(found.documents), options.sequence, seed);
 }
 
 Dataset open_dataset(const DatasetOptions& options) {

@@ -72,16 +72,16 @@ class SampleSource {
 /// What to train on. Patterns are files, globs and folders, looked up in `folders` (see find_data_files).
 struct DatasetOptions {
   DataKind kind = DataKind::text;
-  std::int64_t token_bytes = 2;                ///< of ids in files without a header
-  std::vector<std::string> train, validation;  ///< validation empty: the end of train
-  std::vector<double> weights;                 ///< of each of `train`, which then are sources of their own
-  double validation_fraction = 0.1;            ///< 0 with weights
-  std::vector<std::string> folders;
+  std::int64_t token_bytes = 2;                          ///< of ids in files without a header
+  std::vector<std::string> train = {}, validation = {};  ///< validation empty: the end of train
+  std::vector<double> weights = {};                      ///< of each of `train`, which then are sources of their own
+  double validation_fraction = 0.1;                      ///< 0 with weights
+  std::vector<std::string> folders = {};
   std::int64_t sequence = 0, vocab = 0;
   std::uint64_t seed = 0;
   std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< of text: its ids are the tokens, not bytes
   int threads = 1;                                       ///< that tokenize
-  DocumentOptions documents;                             ///< of text
+  DocumentOptions documents = {};                        ///< of text
 };
 
 struct Dataset {
@@ -96,6 +96,10 @@ std::string folder_suffix(const DatasetOptions& options);
 /// What `patterns` stand for, as one corpus of that kind, whatever documents are in it. Throws Error(dataset), and
 /// Error(config) where the vocabulary has no room for the tokenizer's ids.
 std::shared_ptr<const Corpus> open_corpus(const DatasetOptions& options, const std::vector<std::string>& patterns);
+
+/// The documents of these files, packed into sequences. Throws what open_dataset throws.
+SampleSource open_documents(const DatasetOptions& options, const std::vector<std::string>& patterns,
+                            std::optional<std::uint64_t> seed);
 
 /// Opens all files and looks at what they are. Their ids are checked when they are read, or by `verify`. Throws
 /// Error(dataset).

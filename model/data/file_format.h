@@ -7,6 +7,7 @@
 
 namespace zs {
 
+/// What data files hold: text, or token ids that another program made of it.
 enum class DataKind : std::uint8_t { text, tokens };
 
 /// What is asked of a data file: bytes of text, or ids of `token_bytes` (2 or 4) where the file has no header, below

@@ -12,13 +12,15 @@ enum class DocumentFormat : std::uint8_t { stream, lines, files, jsonl };
 /// What becomes of a document that has more tokens than a sequence.
 enum class Overlong : std::uint8_t { refuse, truncate, split };
 
+/// Of files of text: what in them is a document, and what becomes of one that is too long.
 struct DocumentOptions {
   DocumentFormat format = DocumentFormat::stream;
-  std::string field = "text";  ///< of a JSON object: the document's text
-  std::string prompt_field;    ///< of a JSON object: what stands before it and counts for nothing; empty: none
+  std::string field = "text";     ///< of a JSON object: the document's text
+  std::string prompt_field = {};  ///< of a JSON object: what stands before it and counts for nothing; empty: none
   Overlong overlong = Overlong::refuse;
 };
 
+/// As read, not yet tokens.
 struct TextDocument {
   std::string prompt, text;  ///< together the document
   std::string where;         ///< "file", or "file:line"

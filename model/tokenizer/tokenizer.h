@@ -45,7 +45,7 @@ class Tokenizer {
   /// The token's own spelling; none for an id in a gap.
   virtual std::optional<std::string> id_to_token(std::int32_t id) const = 0;
   /// The id that ends a document: `eos_token` of tokenizer_config.json; without that, tokenizer.model's own, or the
-  /// first of <|endoftext|>, <|end_of_text|>, </s>, <eos> that is an added token.
+  /// first of `<|endoftext|>`, `<|end_of_text|>`, `</s>`, `<eos>` that is an added token.
   std::optional<std::int32_t> end_of_text() const { return end_of_text_; }
 
  protected:

@@ -2,10 +2,9 @@
 
 /// \file zshard/weights.h
 /// Tensors in safetensors files: weights, to begin with or to hand on (collective; between steps; a file that does not
-/// fit is an error of every rank before anything is changed), samples (zs::TensorDataset), and files as such
-/// (zs::WeightFiles, zs::SafetensorsWriter), which one rank reads or writes by itself.
+/// fit is an error of every rank before anything is changed), and files as such (zs::WeightFiles,
+/// zs::SafetensorsWriter), which one rank reads or writes by itself.
 
 #include "model/safetensors.h"
-#include "model/tensor_dataset.h"
 #include "model/weight_file.h"
 #include "model/weights/weight_files.h"

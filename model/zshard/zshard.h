@@ -8,11 +8,13 @@
 /// - module.h, nn.h: modules and parameters, layers
 /// - fully_shard.h, runtime.h: sharding a model, and scheduling, reading or writing its parameters by hand
 /// - optimizer.h: optimizers, clipping, learning rates
-/// - checkpoint.h, weights.h: checkpoints; weights and samples in safetensors files
+/// - data.h: samples of text, of token ids, and of tensors in files
+/// - checkpoint.h, weights.h: checkpoints; weights in safetensors files
 /// - device.h, world.h: streams and memory, ranks and what they exchange
 /// - error.h, version.h: errors and exit codes, the version
 
 #include "model/zshard/checkpoint.h"
+#include "model/zshard/data.h"
 #include "model/zshard/device.h"
 #include "model/zshard/error.h"
 #include "model/zshard/fully_shard.h"

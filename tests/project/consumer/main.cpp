@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -59,6 +60,21 @@ std::vector<float> train(zs::World& world) {
   return losses;
 }
 
+/// Readers of text and tokenizers are in the library, too.
+bool reads_text() {
+  std::ofstream("text.txt") << "one line of text";
+  const auto device = zs::Device::create(zs::DeviceKind::cpu, {});
+  zs::Context context(*device);
+  const zs::TokenDataset data({"text.txt"}, {.sequence = 5});
+  const zs::TokenBatch batch = data.read(context, 0, data.size());
+  try {
+    zs::open_tokenizer("text.txt");
+    return false;
+  } catch (const zs::Error& error) {
+    return error.code() == zs::ExitCode::model && batch.targets.shape() == zs::Shape({3, 5});
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -72,5 +88,5 @@ int main() {
   });
   zs::CheckpointReader(zs::step_folder("checkpoints", kSteps)).verify();
   std::printf("zshard %s: loss %g, after %d steps %g\n", zs::version(), losses.front(), kSteps, losses.back());
-  return losses.back() < losses.front() / 10 ? 0 : 1;
+  return losses.back() < losses.front() / 10 && reads_text() ? 0 : 1;
 }
