@@ -3,7 +3,7 @@
 #include "kernels/cuda/args.h"
 
 /// What all kernels share on the GPU. Kernels use no more of CUDA than blocks, threads, shared memory, barriers,
-/// integer atomics, f32 and f64 arithmetic, and what warp.h has, so that the tests can run the same sources on the host
+/// f32 and f64 arithmetic, and what warp.h has, so that the tests can run the same sources on the host
 /// (tests/gpu/emulation). Multiplication and addition are fused only where the source says so: which of two equal loops
 /// an element goes through changes no bit.
 namespace zs::cuda {

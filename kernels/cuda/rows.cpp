@@ -8,7 +8,7 @@
 namespace zs::cuda {
 namespace {
 
-/// That have the columns of a row.
+/// Blocks, or warps, that have kColumnsABlock columns each of a row.
 std::int64_t blocks_of(std::int64_t width) { return (width + kColumnsABlock - 1) / kColumnsABlock; }
 
 }  // namespace
@@ -90,7 +90,8 @@ void embedding_backward(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, 
                          .table_rows = found.table_rows,
                          .time = 0,
                          .is_aligned = are_whole_packs(width, dtable.data, dy.data)};
-  launch(ctx, "zs_embedding_backward", found.tokens, kThreads, &args);
+  const std::int64_t warps = found.tokens * blocks_of(width), a_block = kThreads / kWarp;
+  launch(ctx, "zs_embedding_backward", (warps + a_block - 1) / a_block, kThreads, &args);
 }
 
 void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int64_t time, std::int64_t width,

@@ -4,39 +4,54 @@
 namespace zs::cuda {
 namespace {
 
-/// table row := table row + dy row, where this thread's columns are. Rounded after every addition, as one row after the
-/// other would be.
-__device__ void add_row(const ScatterArgs& args, std::int64_t table_row, std::int64_t row) {
-  const std::int64_t width = args.rows.width;
-  for_each_pack(width, [&](std::int64_t begin) {
-    float sum[kRowElems], more[kRowElems];
-    load_some(args.table, table_row * width + begin, (table_row + 1) * width, args.is_aligned, sum);
-    load_some(args.dy, row * width + begin, (row + 1) * width, args.is_aligned, more);
-    for (int i = 0; i < kRowElems; ++i) sum[i] += more[i];
-    store_some(args.table, table_row * width + begin, (table_row + 1) * width, args.is_aligned, sum);
-  });
-}
-
-/// Bit t of `found`: whether token begin + t, of kThreads, is `id`. The whole block.
-__device__ void find_tokens(const ScatterArgs& args, std::int64_t begin, std::int32_t id,
-                            std::uint32_t (&found)[kThreads / kWarp]) {
-  const int thread = static_cast<int>(threadIdx.x);
-  __syncthreads();  // whoever still reads the last ones
-  if (thread < kThreads / kWarp) found[thread] = 0;
-  __syncthreads();
-  const std::int64_t token = begin + thread;
-  if (token < args.rows.count && args.ids[token] == id) atomicOr(&found[thread / kWarp], 1u << thread % kWarp);
-  __syncthreads();
-}
-
-/// Whether one of the first `tokens` of those that were looked at is found.
-__device__ bool is_any(const std::uint32_t (&found)[kThreads / kWarp], std::int64_t tokens) {
-  std::uint32_t any = 0;
-  for (int word = 0; word < kThreads / kWarp; ++word) {
-    const std::int64_t bits = tokens - word * kWarp;
-    any |= bits >= kWarp ? found[word] : bits > 0 ? found[word] & ((1u << bits) - 1) : 0u;
+/// (warp) Whether a token before `token` has its id.
+__device__ bool has_come_before(const ScatterArgs& args, std::int64_t token, std::int32_t id) {
+  constexpr int kAtOnce = 4;
+  for (std::int64_t first = 0; first < token; first += kAtOnce * kWarp) {
+    bool is_found = false;
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const std::int64_t other = first + k * kWarp + lane_of_warp();
+      is_found |= other < token && args.ids[other] == id;
+    }
+    if (vote(is_found) != 0) return true;
   }
-  return any != 0;
+  return false;
+}
+
+/// (warp) Bit t: whether token first + t is `id`.
+__device__ std::uint64_t tokens_of(const ScatterArgs& args, std::int64_t first, std::int32_t id) {
+  const std::int64_t low = first + lane_of_warp(), high = low + kWarp;
+  const std::uint32_t of_low = vote(low < args.rows.count && args.ids[low] == id),
+                      of_high = vote(high < args.rows.count && args.ids[high] == id);
+  return of_low | static_cast<std::uint64_t>(of_high) << kWarp;
+}
+
+/// (warp) Adds the rows of all tokens from `token` on that are `id`, in their order, to a pack of columns for each
+/// lane; rounded after every addition, as one row after the other would be. Some rows are asked for together.
+template <class Packs>
+__device__ void add_rows_of_id(const ScatterArgs& args, std::int64_t token, std::int32_t id, std::int64_t begin) {
+  constexpr int kAtOnce = 4, kTokens = 2 * kWarp;
+  const std::int64_t width = args.rows.width, row_of_table = id * width;
+  const bool has_columns = begin < width;
+  float sum[kRowElems] = {};
+  if (has_columns) load_some(args.table, row_of_table + begin, row_of_table + width, args.is_aligned, sum);
+  for (std::int64_t first = token / kTokens * kTokens; first < args.rows.count; first += kTokens) {
+    std::uint64_t found = tokens_of(args, first, id);
+    while (found != 0) {
+      float rows[kAtOnce][kRowElems] = {};
+      std::uint64_t asked = found;
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k, asked &= asked - 1) {
+        const std::int64_t row = first + __ffsll(static_cast<long long>(asked)) - 1;
+        if (asked != 0 && has_columns) Packs::load(args.dy, row * width + begin, (row + 1) * width, rows[k]);
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k, found &= found - 1)
+        for (int i = 0; i < kRowElems; ++i) sum[i] = found != 0 ? rounded(sum[i] + rows[k][i], args.table) : sum[i];
+    }
+  }
+  if (has_columns) store_some(args.table, row_of_table + begin, row_of_table + width, args.is_aligned, sum);
 }
 
 enum class Sums { bias, layer_norm, rms_norm };
@@ -104,28 +119,35 @@ extern "C" __global__ void zs_embedding_forward(const EmbeddingArgs args) {
   store_some(args.out, token * width + begin, (token + 1) * width, args.is_aligned, x);
 }
 
-/// One block a token. The block of an id's first token adds up the rows of all, in their order; the others have nothing
-/// to do.
+/// One warp for 256 columns of a token. Those of an id's first token add up the rows of all; the others have nothing to
+/// do.
 extern "C" __global__ void zs_embedding_backward(const ScatterArgs args) {
-  __shared__ std::uint32_t found[kThreads / kWarp];
-  const std::int64_t first = blockIdx.x;
-  const std::int32_t id = args.ids[first];
+  const std::int64_t parts = (args.rows.width + kWarpElems - 1) / kWarpElems;
+  const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp_of_block(), token = warp / parts,
+                     begin = warp % parts * kWarpElems + lane_of_warp() * kRowElems;
+  if (token >= args.rows.count) return;
+  const std::int32_t id = args.ids[token];
   checked_index(id, args.table_rows);
-  for (std::int64_t begin = 0; begin < first; begin += kThreads) {
-    find_tokens(args, begin, id, found);
-    if (is_any(found, first - begin)) return;
-  }
-  for (std::int64_t begin = first / kThreads * kThreads; begin < args.rows.count; begin += kThreads) {
-    find_tokens(args, begin, id, found);
-    for (int word = 0; word < kThreads / kWarp; ++word)
-      for (std::uint32_t bits = found[word]; bits != 0; bits &= bits - 1)
-        add_row(args, id, begin + word * kWarp + __ffs(bits) - 1);
-  }
+  if (has_come_before(args, token, id)) return;
+  if (!args.is_aligned) return add_rows_of_id<AnyPacks>(args, token, id, begin);
+  if (args.dy.is_bf16) return add_rows_of_id<WholePacks<Bf16>>(args, token, id, begin);
+  add_rows_of_id<WholePacks<float>>(args, token, id, begin);
 }
 
-/// One block a position.
+/// One block a position; rounded as above.
 extern "C" __global__ void zs_position_backward(const ScatterArgs args) {
-  for (std::int64_t row = blockIdx.x; row < args.rows.count; row += args.time) add_row(args, blockIdx.x, row);
+  const std::int64_t width = args.rows.width, position = static_cast<std::int64_t>(blockIdx.x) * width;
+  for_each_pack(width, [&](std::int64_t begin) {
+    float sum[kRowElems];
+    load_some(args.table, position + begin, position + width, args.is_aligned, sum);
+#pragma unroll 4
+    for (std::int64_t row = blockIdx.x; row < args.rows.count; row += args.time) {
+      float dy[kRowElems];
+      load_some(args.dy, row * width + begin, (row + 1) * width, args.is_aligned, dy);
+      for (int i = 0; i < kRowElems; ++i) sum[i] = rounded(sum[i] + dy[i], args.table);
+    }
+    store_some(args.table, position + begin, position + width, args.is_aligned, sum);
+  });
 }
 
 extern "C" __global__ void zs_bias_sums(const ColumnSumsArgs args) { sum_columns_of_any<Sums::bias>(args); }

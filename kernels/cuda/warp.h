@@ -13,6 +13,8 @@ __device__ inline int warp_of_block() { return static_cast<int>(threadIdx.x) / k
 
 /// (warp) `value` of the lane whose number differs in the bits of `lanes`.
 __device__ float shuffle_xor(float value, int lanes);
+/// (warp) Bit l: whether `value` of lane l is true.
+__device__ std::uint32_t vote(bool value);
 /// (warp) What lanes have written to shared memory before, all lanes read after.
 __device__ void sync_warp();
 
@@ -50,6 +52,7 @@ __device__ inline std::uint32_t shared_address(const void* at) {
 }
 
 __device__ inline float shuffle_xor(float value, int lanes) { return __shfl_xor_sync(0xffffffffu, value, lanes); }
+__device__ inline std::uint32_t vote(bool value) { return __ballot_sync(0xffffffffu, value); }
 __device__ inline void sync_warp() { __syncwarp(); }
 
 __device__ inline void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {

@@ -4,7 +4,6 @@
 #include <stdint.h>
 
 #include <stdexcept>
-#include <utility>
 
 #include "tests/gpu/emulation/grid.h"
 
@@ -18,11 +17,6 @@
 #define blockDim (::zs::emulation::place().block_dim)
 #define gridDim (::zs::emulation::place().grid_dim)
 
-/// No other thread of the block runs meanwhile.
-template <class T>
-T atomicOr(T* address, T value) {
-  return std::exchange(*address, *address | value);
-}
-inline int __ffs(unsigned word) { return __builtin_ffs(static_cast<int>(word)); }
+inline int __ffsll(long long word) { return __builtin_ffsll(word); }
 inline void __syncthreads() { ::zs::emulation::sync_block(); }
 [[noreturn]] inline void __trap() { throw std::runtime_error("a kernel has trapped"); }

@@ -80,6 +80,12 @@ float shuffle_xor(float value, int lanes) {
   const emulation::Brought& brought = emulation::meet_warp("shfl.sync", &value, sizeof(value));
   return brought_by<float>(brought, lane() ^ lanes);
 }
+std::uint32_t vote(bool value) {
+  const emulation::Brought& brought = emulation::meet_warp("vote.sync", &value, sizeof(value));
+  std::uint32_t votes = 0;
+  for (int other = 0; other < kLanes; ++other) votes |= (brought_by<bool>(brought, other) ? 1u : 0u) << other;
+  return votes;
+}
 void sync_warp() { emulation::sync_warp(); }
 
 void multiply(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
