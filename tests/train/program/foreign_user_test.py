@@ -12,7 +12,7 @@ import tempfile
 import time
 
 import harness
-from watchdog_test import Job
+from watched_job import Job
 
 NOBODY = 65534
 # A process that says it is rank 2, and lays out a flight record as ranks do: magic, rank, size, pid, ..., has_left, has_reported, report_seen.

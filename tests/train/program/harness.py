@@ -205,3 +205,20 @@ class Report:
     def exit_code(self):
         print(f"{self.passed} cases passed, {len(self.failures)} failed", *self.failures, sep="\n    ")
         return 1 if self.failures else 0 if self.passed else SKIP
+
+
+def run_cases(cases, *arguments):
+    """A test whose cases are functions of the program, and of `arguments`, that return problems: runs those whose name holds a word of the command
+    line behind the program, or all. The exit code."""
+    train, words, report = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:], Report()
+    for case in cases:
+        if not words or any(word in case.__name__ for word in words):
+            report.case(case.__doc__.splitlines()[0], case(train, *arguments))
+    return report.exit_code()
+
+
+def begin():
+    """The program under test, before anything of it is started; its threads are as few as can be."""
+    become_subreaper()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    return pathlib.Path(sys.argv[1]).resolve()

@@ -3,8 +3,6 @@
 layout as if it had not ended; the best checkpoint by validation stays beside the newest, and a run without a better one for long ends.
 Usage: optimizers_test.py TRAIN [WORD...]   (WORD: only the cases whose name contains one)"""
 
-import os
-import pathlib
 import sys
 
 import harness
@@ -117,15 +115,8 @@ def averaged(train):
 
 
 def main():
-    train = pathlib.Path(sys.argv[1]).resolve()
-    words = sys.argv[2:]
-    harness.become_subreaper()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    report = harness.Report()
-    for case in (resumed, chosen, requested, averaged):
-        if not words or any(word in case.__name__ for word in words):
-            report.case(case.__doc__.splitlines()[0], case(train))
-    return report.exit_code()
+    harness.begin()
+    return harness.run_cases((resumed, chosen, requested, averaged))
 
 
 if __name__ == "__main__":

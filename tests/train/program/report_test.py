@@ -7,11 +7,9 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import struct
 import sys
-import tempfile
 
 import chromium
 import harness
@@ -261,17 +259,11 @@ def long_run(train):
 
 
 def main():
-    train = pathlib.Path(sys.argv[1]).resolve()
-    words = sys.argv[2:]
-    harness.become_subreaper()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    report = harness.Report()
-    for case in (written, extras, goes_on, states, commands, in_the_way, long_run):
-        if not words or any(word in case.__name__ for word in words):
-            report.case(case.__doc__.splitlines()[0], case(train))
+    harness.begin()
+    code = harness.run_cases((written, extras, goes_on, states, commands, in_the_way, long_run))
     if not chromium.find():
         print("skipped: no Chromium here, so the page was not opened (apt-get install chromium, or ZSHARD_CHROMIUM)")
-    return report.exit_code()
+    return code
 
 
 if __name__ == "__main__":

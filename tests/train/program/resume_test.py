@@ -356,15 +356,9 @@ def bad_validation(train, whole):
 
 
 def main():
-    train = pathlib.Path(sys.argv[1]).resolve()
-    words = sys.argv[2:]
-    harness.become_subreaper()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    report, whole = harness.Report(), whole_run(train)
-    for case in (other_ranks, documents, stopped, killed, in_background, disk_full, verified, damaged, refused, forked, other_data, bad_id, bad_validation):
-        if not words or any(word in case.__name__ for word in words):
-            report.case(case.__doc__.splitlines()[0], case(train, whole))
-    return report.exit_code()
+    whole = whole_run(harness.begin())
+    cases = (other_ranks, documents, stopped, killed, in_background, disk_full, verified, damaged, refused, forked, other_data, bad_id, bad_validation)
+    return harness.run_cases(cases, whole)
 
 
 if __name__ == "__main__":

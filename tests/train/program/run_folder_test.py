@@ -212,15 +212,8 @@ def modes(train, whole):
 
 
 def main():
-    train = pathlib.Path(sys.argv[1]).resolve()
-    words = sys.argv[2:]
-    harness.become_subreaper()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    report, whole = harness.Report(), whole_run(train)
-    for case in (foreign, overwritten, kept, requeued, own_config, links, names, modes):
-        if not words or any(word in case.__name__ for word in words):
-            report.case(case.__doc__.splitlines()[0], case(train, whole))
-    return report.exit_code()
+    whole = whole_run(harness.begin())
+    return harness.run_cases((foreign, overwritten, kept, requeued, own_config, links, names, modes), whole)
 
 
 if __name__ == "__main__":
