@@ -1,5 +1,7 @@
 #pragma once
 
+#include <fmt/core.h>
+
 #include <string>
 
 #include "runtime/base/check.h"
@@ -13,6 +15,17 @@ std::string message_of(const Body& body) {
     body();
   } catch (const Error& error) {
     return error.what();
+  }
+  return "";
+}
+
+/// The same behind the exit code: "64: ...".
+template <class Body>
+std::string coded_message_of(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return fmt::format("{}: {}", static_cast<int>(error.code()), error.what());
   }
   return "";
 }

@@ -3,11 +3,11 @@
 #include <catch2/catch.hpp>
 
 #include <array>
-#include <functional>
 #include <map>
 
 #include "runtime/base/check.h"
 #include "runtime/shard/scheduler.h"
+#include "tests/message_of.h"
 #include "tests/shard/scheduler_plans.h"
 
 namespace zs {
@@ -15,6 +15,7 @@ namespace {
 
 using test::ActionChecker;
 using test::Hook;
+using test::message_of;
 using test::Plan;
 using test::policies;
 using test::run_hooks;
@@ -24,15 +25,6 @@ using test::unit_names;
 using Kind = Hook::Kind;
 using Catch::Matchers::Contains;
 using Strings = std::vector<std::string>;
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 /// root, block0, block1, block2, with their order recorded.
 Scheduler recorded_scheduler(const PrefetchOptions& options = {}) {

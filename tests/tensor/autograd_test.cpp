@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/tensor/ops.h"
+#include "tests/message_of.h"
 #include "tests/tensor/gradient_check.h"
 
 namespace zs::test {
@@ -41,15 +42,6 @@ class LoggingOwner final : public PlainOwner {
   }
   std::vector<std::string> log;
 };
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 }  // namespace
 
@@ -297,7 +289,7 @@ TEST_CASE("an op that gives gradients that are not its inputs' is named, with th
              Contains("op wrong gave a gradient of (1, 2) for its input 1, (2)"));
   CHECK_THAT(message_for({Tensor::zeros(context, {2}, DType::bf16)}, 1, are_leaves),
              Contains("op wrong gave a gradient of bf16 for its input 0, f32"));
-  CHECK(message_for({right, no_gradient()}, 2, are_leaves) == "nothing was thrown");
+  CHECK(message_for({right, no_gradient()}, 2, are_leaves) == "");
 }
 
 TEST_CASE("an op that adds to its input's gradient gives one like it, too") {

@@ -12,6 +12,7 @@
 #include "tests/device/test_devices.h"
 #include "tests/gpu/emulation/emulated_cublas.h"
 #include "tests/gpu/emulation/kernels.h"
+#include "tests/message_of.h"
 
 namespace zs::test {
 namespace {
@@ -45,15 +46,6 @@ struct Gpu {
 std::vector<std::int32_t> integers(const Tensor& x) {
   const HostView view(x.context(), x.context().stream(), x.buffer());
   return {view.as<std::int32_t>(), view.as<std::int32_t>() + x.numel()};
-}
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return fmt::format("{}: {}", static_cast<int>(error.code()), error.what());
-  }
-  return "nothing was thrown";
 }
 
 }  // namespace
@@ -239,7 +231,7 @@ TEST_CASE("I8: a user's elementwise op takes five lines, in f32 and bf16") {
                   kF32);
   Gpu gpu;
   Context context(gpu.device);
-  CHECK_THAT(message_of([&] { softplus(Tensor::zeros(context, {3}, DType::f32)); }),
+  CHECK_THAT(coded_message_of([&] { softplus(Tensor::zeros(context, {3}, DType::f32)); }),
              Contains("64: ") && Contains("op softplus") && Contains("nvcc"));
 }
 
@@ -287,7 +279,7 @@ TEST_CASE("arguments of general ops that do not fit are one error, which names t
   Cpu cpu;
   const Tensor x = cpu.tensor({4, 3}, Floats(12, 1.0f)), ids = Tensor::from_host(cpu.context, {2}, Ids{0, 1});
   const auto refuses = [](const std::function<void()>& body, const char* op, const char* what) {
-    CHECK_THAT(message_of(body), Contains("64: ") && Contains(op) && Contains(what));
+    CHECK_THAT(coded_message_of(body), Contains("64: ") && Contains(op) && Contains(what));
   };
   refuses([&] { x + cpu.tensor({4}, Floats(4, 1.0f)); }, "op add", "f32 (4, 3) and f32 (4)");
   refuses([&] { x* cast(x, DType::bf16); }, "op mul", "cast");

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "tests/message_of.h"
 #include "tests/tensor/gradient_check.h"
 
 namespace zs::test {
@@ -107,15 +108,6 @@ Tensor scaled(const Tensor& x, Parameter& scale, Way way) {
     return std::vector<Tensor>{dx};
   });
   return y;
-}
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 }  // namespace
