@@ -5,8 +5,10 @@
 #include <map>
 #include <set>
 
+#include "runtime/shard/checkpoint.h"
 #include "runtime/shard/held_state.h"
 #include "tests/message_of.h"
+#include "tests/model/temp_dir.h"
 #include "tests/shard/chain_model.h"
 #include "tests/tensor/plain_owner.h"
 
@@ -220,6 +222,29 @@ TEST_CASE("an ignored parameter is in no unit, and its gradient is this rank's o
   CHECK(two[0].own_gradient != two[1].own_gradient);
   const auto one = on_ranks(1, [&](World& world) { return with_ignored(world, 0); });
   CHECK(two[0].own_gradient == one[0].own_gradient);
+}
+
+TEST_CASE("a checkpoint holds parameters that are ignored in sharding") {
+  const TempDir temp;
+  const auto is_ignored = [](const Parameter& parameter) { return parameter.name() == "layer1.bias"; };
+  const auto values = on_ranks(2, [&](World& world) {
+    const auto value_after = [&](float value, const auto& use) {
+      ChainRun run(world, {}, [&](Chain& chain, ShardedRuntime& runtime) {
+        shard_module(chain, runtime, Units::block, is_ignored);
+      });
+      PlainOwner owner(run.context);
+      Parameter& ignored = run.model.layers[1]->bias;
+      owner.add(ignored, std::vector<float>(kChainWidth, value));
+      use(TrainingState{world, run.runtime.executor(), *run.optimizer});
+      run.device->synchronize();
+      const float found = ignored.value().as<float>()[kChainWidth - 1];
+      ignored.set_owner(nullptr);
+      return found;
+    };
+    value_after(0.25f, [&](const TrainingState& state) { save(state, temp.path(), {.step = 0, .attributes = {}}); });
+    return value_after(0.5f, [&](const TrainingState& state) { load(state, temp.path() + "/step-0"); });
+  });
+  CHECK(values == std::vector<float>{0.25f, 0.25f});
 }
 
 }  // namespace zs::test

@@ -3,12 +3,10 @@
 
 #include <catch2/catch.hpp>
 
-#include <array>
-#include <map>
-
 #include "runtime/tensor/recompute.h"
 #include "tests/message_of.h"
-#include "tests/shard/chain_model.h"
+#include "tests/shard/link_net.h"
+#include "tests/shard/named_weights.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/stderr_of.h"
 
@@ -18,81 +16,9 @@ namespace {
 using Catch::Contains;
 using Catch::Equals;
 using Kind = Action::Kind;
-using Weights = std::map<std::string, std::vector<float>>;
-
-/// As ChainLayer, but that it is called, and may hold another such layer in its middle.
-struct Link : Layer<Link> {
-  explicit Link(const std::string& path, int depth = 0)
-      : Layer(path),
-        weight(add_parameter("weight", {kChainWidth, kChainWidth}, {.normal_std = 0.5f}, true)),
-        bias(add_parameter("bias", {kChainWidth}, {.constant = 0.125f}, false)) {
-    if (depth > 0) inner = std::make_unique<Link>(path + ".inner", depth - 1);
-    if (inner) add_child(*inner);
-  }
-  Tensor forward(const Tensor& x) {
-    const Tensor y = output(gelu(linear(input(x), weight, &bias), GeluKind::tanh));
-    return add(x, inner ? (*inner)(y) : y);
-  }
-  Parameter &weight, &bias;
-  std::unique_ptr<Link> inner;
-};
-
-struct Net : Layer<Net> {
-  explicit Net(int depth = 0) : links{Link("link0", depth), Link("link1"), Link("link2", depth)} {
-    for (Link& link : links) add_child(link);
-  }
-  Tensor forward(const Tensor& x, const Tensor& targets) {
-    Tensor y = linear(x, head, nullptr);
-    for (Link& link : links) y = link(y);
-    return lm_head_loss(input(y), head, targets, kChainWidth);
-  }
-  Parameter& head = add_parameter("head", {kChainWidth, kChainWidth}, {.normal_std = 0.5f}, true);
-  std::array<Link, 3> links;
-};
-
-/// A rank with a model that is not sharded yet.
-struct Rank {
-  explicit Rank(World& of, int depth = 0)
-      : world(of),
-        device(Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60})),
-        context(*device),
-        net(depth) {}
-
-  Tensor loss(int sample) { return net(chain_input(context, sample * 8 + world.rank()), chain_targets(context)); }
-  ShardedModel shard(const FullyShardOptions& options = {}) {
-    FullyShardOptions asked = options;
-    asked.shard = in_tests(options.shard);
-    return fully_shard(net, context, world, asked);
-  }
-
-  World& world;
-  std::unique_ptr<Device> device;
-  Context context;
-  Net net;
-};
-
-std::string units_of(ShardedModel& model) {
-  std::string text;
-  for (const FlatParameter& unit : model.executor().units()) {
-    text += unit.name + ":";
-    for (const Parameter* parameter : unit.parameters) text += " " + parameter->name();
-    text += "; ";
-  }
-  return text;
-}
-
-Weights weights_of(ShardedModel& model) {
-  Weights weights;
-  for (int unit = 0; unit < std::ssize(model.executor().units()); ++unit) {
-    model.executor().read_full(unit, [&](const Parameter& parameter, const float* values) {
-      weights[parameter.name()].assign(values, values + parameter.numel());
-    });
-  }
-  return weights;
-}
 
 /// Two steps of two micro-batches; their norm is not clipped, as its sum depends on the units.
-Weights train(Rank& rank, ShardedModel& model) {
+Weights train(LinkRank& rank, ShardedModel& model) {
   AdamW optimizer(model.executor(), {.clip = 0});
   for (int i = 0; i < 4; ++i) {
     {
@@ -105,16 +31,7 @@ Weights train(Rank& rank, ShardedModel& model) {
     }
     if (i % 2 == 1) optimizer.step(1e-2f);
   }
-  return weights_of(model);
-}
-
-/// What `body` throws on one rank, behind a model of three units and its root.
-std::string problem(const std::function<void(Rank& rank, ShardedModel& model)>& body) {
-  const auto world = make_single_world({.timeout_s = 60});
-  Rank rank(*world);
-  for (Link& link : rank.net.links) fully_shard(link);
-  ShardedModel model = rank.shard();
-  return message_of([&] { body(rank, model); });
+  return weights_of(model.executor());
 }
 
 }  // namespace
@@ -125,7 +42,7 @@ TEST_CASE("one call shards a model whose code says nothing of it, nested, to the
       CAPTURE(name, prefetch);
       const auto run = [&](bool has_units) {
         return on_ranks(4, [&](World& world) {
-          Rank rank(world, 2);
+          LinkRank rank(world, 2);
           if (has_units) {
             // Children before parents; link1 stays with the root, and the innermost of link2 with that one's inner
             // link.
@@ -137,7 +54,7 @@ TEST_CASE("one call shards a model whose code says nothing of it, nested, to the
           }
           ShardedModel model =
               rank.shard({.shard = {.scheme = scheme_of(name, 4), .schedule = {.prefetch = prefetch}, .seed = 5}});
-          return std::pair(units_of(model), train(rank, model));
+          return std::pair(units_of(model.executor()), train(rank, model));
         });
       };
       const auto nested = run(true), whole = run(false);
@@ -156,7 +73,7 @@ TEST_CASE("units nested in others are gathered for their own forward, and every 
     std::array<Weights, 2> weights;
     std::string violation;
     for (const bool recomputes : {false, true}) {
-      Rank rank(world, 1);
+      LinkRank rank(world, 1);
       for (Link& link : rank.net.links) {
         if (link.inner) fully_shard(*link.inner);
         fully_shard(link);
@@ -178,7 +95,7 @@ TEST_CASE("units nested in others are gathered for their own forward, and every 
       rank.device->synchronize();
       const auto violations = verify_order(rank.device->trace().entries());
       if (!violations.empty()) violation = violations.front().message;
-      weights[recomputes ? 1 : 0] = weights_of(model);
+      weights[recomputes ? 1 : 0] = weights_of(model.executor());
     }
     return std::pair(weights[0] == weights[1], violation);
   });
@@ -200,7 +117,7 @@ TEST_CASE("modules that say is_block() are units where none was given to fully_s
 
 TEST_CASE("a policy is a module's own, or goes by the path of its unit") {
   const auto reshards = on_ranks(4, [](World& world) {
-    Rank rank(world);
+    LinkRank rank(world);
     fully_shard(rank.net.links[0], {.reshard_after_forward = Reshard::over(2)});
     fully_shard(rank.net.links[1]);
     fully_shard(rank.net.links[2]);
@@ -219,7 +136,7 @@ TEST_CASE("a policy is a module's own, or goes by the path of its unit") {
 
 TEST_CASE("a sharded model can be sharded again when the first one is gone") {
   const auto world = make_single_world({.timeout_s = 60});
-  Rank rank(*world);
+  LinkRank rank(*world);
   for (Link& link : rank.net.links) fully_shard(link);
   const auto once = [&] {
     ShardedModel model = rank.shard({.shard = {.seed = 3}});
@@ -231,15 +148,15 @@ TEST_CASE("a sharded model can be sharded again when the first one is gone") {
 }
 
 TEST_CASE("what is forgotten or done twice with fully_shard is an error that names it") {
-  CHECK_THAT(problem([](Rank& rank, ShardedModel&) { fully_shard(rank.net.links[0]); }),
+  CHECK_THAT(problem([](LinkRank& rank, ShardedModel&) { fully_shard(rank.net.links[0]); }),
              Contains("module \"link0\" belongs to a model that is sharded already"));
-  CHECK_THAT(problem([](Rank& rank, ShardedModel&) { rank.shard(); }), Contains("the model is sharded already"));
-  CHECK_THAT(problem([](Rank&, ShardedModel& model) { model.unit_of(Net()); }),
+  CHECK_THAT(problem([](LinkRank& rank, ShardedModel&) { rank.shard(); }), Contains("the model is sharded already"));
+  CHECK_THAT(problem([](LinkRank&, ShardedModel& model) { model.unit_of(LinkNet()); }),
              Contains("is no part of this sharded model"));
-  CHECK_THAT(problem([](Rank& rank, ShardedModel&) { rank.loss(0); }),
+  CHECK_THAT(problem([](LinkRank& rank, ShardedModel&) { rank.loss(0); }),
              Contains("unit root cannot run forward outside a micro-batch"));
   const auto world = make_single_world({.timeout_s = 60});
-  Rank rank(*world);
+  LinkRank rank(*world);
   fully_shard(rank.net.links[1]);
   CHECK_THAT(message_of([&] { fully_shard(rank.net.links[1]); }),
              Contains("fully_shard was called twice for module \"link1\""));
@@ -254,9 +171,10 @@ TEST_CASE("what is forgotten or done twice with fully_shard is an error that nam
 }
 
 TEST_CASE("what is forgotten or done twice in a micro-batch is an error that names it, and another can begin") {
-  const auto check = [](const std::function<void(Rank & rank, ShardedModel & model)>& body, const std::string& text) {
+  const auto check = [](const std::function<void(LinkRank & rank, ShardedModel & model)>& body,
+                        const std::string& text) {
     CAPTURE(text);
-    const std::string message = problem([&](Rank& rank, ShardedModel& model) {
+    const std::string message = problem([&](LinkRank& rank, ShardedModel& model) {
       const std::string said = message_of([&] { body(rank, model); });
       auto micro_batch = model.micro_batch();
       micro_batch.backward(rank.loss(0));
@@ -266,17 +184,17 @@ TEST_CASE("what is forgotten or done twice in a micro-batch is an error that nam
     CHECK_THAT(message, Contains(text));
   };
   check(
-      [](Rank& rank, ShardedModel& model) {
+      [](LinkRank& rank, ShardedModel& model) {
         const auto micro_batch = model.micro_batch();
         rank.loss(0);
       },
       "the micro-batch ends without a backward");
-  check([](Rank&, ShardedModel& model) { const auto micro_batch = model.micro_batch(); },
+  check([](LinkRank&, ShardedModel& model) { const auto micro_batch = model.micro_batch(); },
         "the micro-batch ends without a backward");
-  check([](Rank&, ShardedModel& model) { const auto first = model.micro_batch(), second = model.micro_batch(); },
+  check([](LinkRank&, ShardedModel& model) { const auto first = model.micro_batch(), second = model.micro_batch(); },
         "a micro-batch begins while another is already running");
   check(
-      [](Rank& rank, ShardedModel& model) {
+      [](LinkRank& rank, ShardedModel& model) {
         auto micro_batch = model.micro_batch();
         const Tensor loss = rank.loss(0);
         micro_batch.backward(loss);
@@ -284,7 +202,7 @@ TEST_CASE("what is forgotten or done twice in a micro-batch is an error that nam
       },
       "backward");
   check(
-      [](Rank& rank, ShardedModel& model) {
+      [](LinkRank& rank, ShardedModel& model) {
         auto micro_batch = model.micro_batch();
         micro_batch.backward(rank.loss(0));
         micro_batch.end();
@@ -292,7 +210,7 @@ TEST_CASE("what is forgotten or done twice in a micro-batch is an error that nam
       },
       "a micro-batch is ended twice");
   check(
-      [](Rank& rank, ShardedModel& model) {
+      [](LinkRank& rank, ShardedModel& model) {
         auto micro_batch = model.micro_batch();
         const Tensor loss = rank.loss(0);
         micro_batch.backward(loss);
@@ -301,13 +219,13 @@ TEST_CASE("what is forgotten or done twice in a micro-batch is an error that nam
       },
       "backward() behind the end of its micro-batch");
   check(
-      [](Rank& rank, ShardedModel& model) {
+      [](LinkRank& rank, ShardedModel& model) {
         const auto evaluation = model.evaluation();
         backward(rank.loss(0));
       },
       "gradient");
   check(
-      [](Rank& rank, ShardedModel& model) {
+      [](LinkRank& rank, ShardedModel& model) {
         const auto micro_batch = model.micro_batch();
         rank.loss(0);
         throw Error(ExitCode::internal, "thrown in forward");
@@ -316,7 +234,7 @@ TEST_CASE("what is forgotten or done twice in a micro-batch is an error that nam
 }
 
 TEST_CASE("a micro-batch that was never the last is what the optimizer's step says was forgotten") {
-  CHECK_THAT(problem([](Rank& rank, ShardedModel& model) {
+  CHECK_THAT(problem([](LinkRank& rank, ShardedModel& model) {
                AdamW optimizer(model.executor(), {});
                model.micro_batch({.last = false}).backward(rank.loss(0));
                optimizer.step(1e-2f);
@@ -326,7 +244,7 @@ TEST_CASE("a micro-batch that was never the last is what the optimizer's step sa
 
 TEST_CASE("an exception in a micro-batch that had added to earlier ones' gradients drops the step, and says so") {
   const auto world = make_single_world({.timeout_s = 60});
-  Rank rank(*world);
+  LinkRank rank(*world);
   ShardedModel model = rank.shard({.shard = {.scheme = {.reduce_every_micro_batch = false}}});
   model.micro_batch({.last = false}).backward(rank.loss(0));
   const std::string said = stderr_of([&] {
@@ -339,144 +257,6 @@ TEST_CASE("an exception in a micro-batch that had added to earlier ones' gradien
   });
   CHECK_THAT(said, Contains("all gradients of the step are dropped"));
   CHECK(std::count(said.begin(), said.end(), '\n') == 1);
-}
-
-TEST_CASE("1-27, 2B-23: each switch of a unit changes what is done of that unit alone, from the next micro-batch on") {
-  const auto counts = on_ranks(4, [](World& world) {
-    Rank rank(world);
-    for (Link& link : rank.net.links) fully_shard(link);
-    ShardedModel model = rank.shard(
-        {.shard = {.scheme = {.strategy = Strategy::hsdp, .group_size = 2, .all_reduce_every_micro_batch = true},
-                   .schedule = {.prefetch = 1, .keep_root_unsharded = false},
-                   .zero_copy = false}});
-    AdamW optimizer(model.executor(), {});
-    std::string text;
-    const auto run = [&](bool is_last) {
-      auto micro_batch = model.micro_batch({.last = is_last});
-      micro_batch.backward(rank.loss(1));
-      micro_batch.end();
-      for (int unit = 0; unit < 4; ++unit) {
-        const auto& actions = model.runtime().actions();
-        const auto count = [&](Kind kind) { return std::count(actions.begin(), actions.end(), Action{kind, unit}); };
-        text += fmt::format("{}{}{} ", count(Kind::gather), count(Kind::reduce), count(Kind::finish));
-      }
-      text += "; ";
-    };
-    const Module& one = rank.net.links[1];
-    run(false);
-    model.set_requires_gradient_sync(one, false);
-    run(false);
-    model.set_requires_gradient_sync(one, true);
-    model.set_requires_all_reduce(one, false);
-    run(false);
-    model.set_requires_all_reduce(one, true);
-    model.set_reshard_after_forward(one, false);
-    run(false);
-    model.set_reshard_after_forward(one, true);
-    model.set_reshard_after_backward(one, false);
-    run(false);
-    run(false);
-    model.set_reshard_after_backward(rank.net, true);
-    model.set_reshard_after_forward(rank.net, false);
-    run(true);
-    return text;
-  });
-  // Of each unit: gathers, reductions, second steps. What stays behind a backward is there for the next forward.
-  CHECK(counts[0] ==
-        "211 211 211 211 ; 211 211 200 211 ; 211 211 210 211 ; 211 211 111 211 ; 211 211 211 211 ; 211 211 111 211 ; "
-        "111 111 011 111 ; ");
-  for (const std::string& text : counts) CHECK(text == counts[0]);
-}
-
-TEST_CASE(
-    "1-27, 2B-23: switches that change between micro-batches train to the same bits, in every scheme that has them") {
-  for (const std::string name : {"zero3", "zero3 k", "zero2", "hsdp", "hsdp small each", "hsdp k", "nested", "ddp"}) {
-    CAPTURE(name);
-    const auto run = [&](bool switches) {
-      return on_ranks(4, [&](World& world) {
-        Rank rank(world, 1);
-        for (Link& link : rank.net.links) fully_shard(link);
-        SchemeOptions scheme = scheme_of(name, 4);
-        scheme.deterministic = name == std::string("zero3");
-        ShardedModel model = rank.shard({.shard = {.scheme = scheme, .seed = 7}});
-        AdamW optimizer(model.executor(), {.clip = 0});
-        rank.device->trace().start();
-        for (int i = 0; i < 12; ++i) {
-          const bool is_last = i % 4 == 3;
-          if (switches) {
-            for (std::size_t link = 0; link < 3; ++link) {
-              const bool is_odd = (static_cast<std::size_t>(i) + link) % 2 == 1;
-              model.set_requires_all_reduce(rank.net.links[link], is_last || is_odd);
-              model.set_reshard_after_backward(rank.net.links[link], is_odd);
-              if (scheme.strategy != Strategy::zero2 && scheme.strategy != Strategy::ddp)
-                model.set_reshard_after_forward(rank.net.links[link], !is_odd);
-            }
-          }
-          // Sums of powers of two, so that where they are rounded says nothing.
-          auto micro_batch = model.micro_batch({.last = is_last});
-          micro_batch.backward(rank.loss(i % 4));
-          micro_batch.end();
-          if (is_last) optimizer.step(1e-2f);
-        }
-        rank.device->synchronize();
-        const auto violations = verify_order(rank.device->trace().entries());
-        return std::pair(weights_of(model), violations.empty() ? std::string() : violations.front().message);
-      });
-    };
-    const auto with = run(true), without = run(false);
-    for (std::size_t rank = 0; rank < with.size(); ++rank) {
-      CHECK(with[rank].second == "");
-      for (const auto& [parameter, values] : with[rank].first)
-        for (std::size_t i = 0; i < values.size(); ++i)
-          CHECK(values[i] == Approx(without[rank].first.at(parameter)[i]).epsilon(1e-4).margin(1e-6));
-    }
-  }
-}
-
-TEST_CASE("1-27: gradients of a unit that is not reduced go on to the step that reduces it") {
-  const auto norms = on_ranks(2, [](World& world) {
-    const auto gradient = [&](bool is_split) {
-      Rank rank(world);
-      for (Link& link : rank.net.links) fully_shard(link);
-      ShardedModel model = rank.shard({.shard = {.zero_copy = false}});
-      if (is_split) model.set_requires_gradient_sync(rank.net.links[0], false);
-      for (int i = 0; i < 2; ++i) {
-        if (i == 1) model.set_requires_gradient_sync(rank.net.links[0], true);
-        model.micro_batch({.last = i == 1}).backward(rank.loss(i));
-      }
-      model.executor().wait_reductions();
-      rank.device->synchronize();
-      const Buffer grad = model.executor().units()[1].grad_buffer();
-      return std::vector<float>(grad.as<float>(), grad.as<float>() + grad.elems);
-    };
-    return std::pair(gradient(true), gradient(false));
-  });
-  for (const auto& [split, each] : norms) {
-    CHECK(split.size() == each.size());
-    for (std::size_t i = 0; i < split.size(); ++i) CHECK(split[i] == Approx(each[i]).epsilon(1e-5).margin(1e-7));
-  }
-}
-
-TEST_CASE("1-27: a switch within a micro-batch, and a last one without its all-reduce, are errors that name them") {
-  const auto messages = on_ranks(4, [](World& world) {
-    Rank rank(world);
-    for (Link& link : rank.net.links) fully_shard(link);
-    ShardedModel model = rank.shard({.shard = {.scheme = {.strategy = Strategy::hsdp, .group_size = 2}}});
-    model.set_requires_all_reduce(rank.net.links[2], false);
-    std::vector<std::string> said{message_of([&] { const auto micro_batch = model.micro_batch(); })};
-    auto micro_batch = model.micro_batch({.last = false});
-    said.push_back(message_of([&] { model.set_requires_gradient_sync(rank.net.links[2], false); }));
-    said.push_back(message_of([&] { model.set_reshard_after_backward(rank.net, false); }));
-    micro_batch.backward(rank.loss(0));
-    return said;
-  });
-  for (const auto& said : messages) {
-    CHECK_THAT(said[0], Contains("unit link2 is without its all-reduce in the step's last micro-batch"));
-    CHECK_THAT(said[1], Contains("set_requires_gradient_sync() within a micro-batch"));
-    CHECK_THAT(said[2], Contains("set_reshard_after_backward() within a micro-batch"));
-  }
-  CHECK_THAT(problem([](Rank& rank, ShardedModel& model) { model.set_reshard_after_forward(rank.net.links[0], true); }),
-             Equals(""));
 }
 
 }  // namespace zs::test

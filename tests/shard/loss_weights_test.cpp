@@ -2,13 +2,13 @@
 // to a model that sees no later token, by code that knows no weights.
 #include <catch2/catch.hpp>
 
-#include <map>
 #include <numeric>
 
 #include "runtime/shard/sgd.h"
 #include "runtime/shard/sum_over_ranks.h"
 #include "runtime/tensor/arithmetic.h"
 #include "tests/shard/chain_model.h"
+#include "tests/shard/named_weights.h"
 #include "tests/shard/tiny_training.h"
 
 namespace zs::test {
@@ -43,18 +43,8 @@ ReadSamples masked_samples(const Config& config) {
 
 struct Trained {
   double loss = 0, validation = 0;
-  std::map<std::string, std::vector<float>> weights;
+  Weights weights;
 };
-
-std::map<std::string, std::vector<float>> weights_of(ShardedRuntime& runtime) {
-  std::map<std::string, std::vector<float>> weights;
-  for (int unit = 0; unit < runtime.scheduler().size(); ++unit) {
-    runtime.executor().read_full(unit, [&](const Parameter& parameter, const float* values) {
-      weights[parameter.name()].assign(values, values + parameter.numel());
-    });
-  }
-  return weights;
-}
 
 Trained train_masked(World& world, const Config& config) {
   const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
@@ -64,7 +54,7 @@ Trained train_masked(World& world, const Config& config) {
   session.enqueue_step(1, kLr, masked_samples(config), 0);
   const std::vector<float> losses = session.finish_step().losses;
   trained.loss = std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
-  trained.weights = weights_of(session.runtime());
+  trained.weights = weights_of(session.runtime().executor());
   return trained;
 }
 
@@ -101,7 +91,7 @@ Trained train_cut(World& world, Config config) {
     if (sample < 23) trained.validation += value * share_of(config.train.loss, sample, 23);
   }
   session.optimizer().step(kLr);
-  trained.weights = weights_of(runtime);
+  trained.weights = weights_of(runtime.executor());
   return trained;
 }
 
@@ -160,10 +150,10 @@ TEST_CASE("a step in which no target counts has no loss, and teaches nothing") {
   const auto [losses, is_same] = on_ranks(2, [&](World& world) {
     const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
     Session session(*device, world, config);
-    const auto before = weights_of(session.runtime());
+    const auto before = weights_of(session.runtime().executor());
     session.enqueue_step(1, kLr, nothing, 0);
     const std::vector<float> found = session.finish_step().losses;
-    return std::pair(found, weights_of(session.runtime()) == before);
+    return std::pair(found, weights_of(session.runtime().executor()) == before);
   })[1];
   CHECK(losses == std::vector<float>(24, 0.0f));
   CHECK(is_same);

@@ -4,11 +4,11 @@
 #include <map>
 #include <tuple>
 
-#include "model/fully_shard.h"
 #include "model/train/plan/plan.h"
 #include "runtime/shard/adamw.h"
 #include "tests/message_of.h"
-#include "tests/shard/chain_model.h"
+#include "tests/shard/model_rank.h"
+#include "tests/shard/named_weights.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"
 #include "tests/skip.h"
@@ -89,26 +89,8 @@ Plan vision_plan(int ahead) {
           .backward_prefetch = ahead};
 }
 
-template <class Model>
-struct Rank {
-  explicit Rank(World& of)
-      : world(of),
-        device(Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60})),
-        context(*device) {}
-  ShardedModel shard(const FullyShardOptions& options) {
-    FullyShardOptions asked = options;
-    asked.shard = in_tests(options.shard);
-    return fully_shard(net, context, world, asked);
-  }
-
-  World& world;
-  std::unique_ptr<Device> device;
-  Context context;
-  Model net;
-};
-
 /// Two steps of two micro-batches.
-std::map<std::string, std::vector<float>> train(Rank<VisionModel>& rank, ShardedModel& model) {
+Weights train(ModelRank<VisionModel>& rank, ShardedModel& model) {
   AdamW optimizer(model.executor(), {.clip = 0});
   for (int i = 0; i < 4; ++i) {
     {
@@ -117,13 +99,7 @@ std::map<std::string, std::vector<float>> train(Rank<VisionModel>& rank, Sharded
     }
     if (i % 2 == 1) optimizer.step(1e-2f);
   }
-  std::map<std::string, std::vector<float>> weights;
-  for (int unit = 0; unit < std::ssize(model.executor().units()); ++unit) {
-    model.executor().read_full(unit, [&](const Parameter& parameter, const float* values) {
-      weights[parameter.name()].assign(values, values + parameter.numel());
-    });
-  }
-  return weights;
+  return weights_of(model.executor());
 }
 
 /// Units in the order in which the last micro-batch asked for these, without what all of their names begin with.
@@ -192,7 +168,7 @@ TEST_CASE("3-11, 3-17..3-22: a vision tower and a language model by the plan of 
   CAPTURE(ranks, ahead);
   const auto run = [&](bool has_plan) {
     return on_ranks(ranks, [&](World& world) {
-      Rank<VisionModel> rank(world);
+      ModelRank<VisionModel> rank(world);
       ShardedModel model = rank.shard({.shard = {.schedule = {.keep_root_unsharded = false}, .seed = 5},
                                        .plan = has_plan ? vision_plan(ahead) : Plan{}});
       const auto weights = train(rank, model);
@@ -214,7 +190,7 @@ TEST_CASE("3-11, 3-17..3-22: a vision tower and a language model by the plan of 
 
 TEST_CASE("3-11: a hook opens and closes its units at once, children with their parent") {
   const auto world = make_single_world({.timeout_s = 60});
-  Rank<VisionModel> rank(*world);
+  ModelRank<VisionModel> rank(*world);
   ShardedModel model =
       rank.shard({.shard = {.schedule = {.prefetch = 0, .keep_root_unsharded = false}}, .plan = vision_plan(0)});
   {
@@ -251,7 +227,7 @@ struct SelfSharding : VisionModel {
 
 TEST_CASE("3-8: a model may make the units, or the lists, itself") {
   const auto world = make_single_world({.timeout_s = 60});
-  Rank<SelfSharding> rank(*world);
+  ModelRank<SelfSharding> rank(*world);
   SECTION("the units") {
     rank.net.shards = true;
     ShardedModel model = rank.shard({.plan = vision_plan(1)});
@@ -271,7 +247,7 @@ TEST_CASE("3-8: a model may make the units, or the lists, itself") {
 
 TEST_CASE("3-5: parameters of ignored modules stay out of every unit of a plan") {
   const auto world = make_single_world({.timeout_s = 60});
-  Rank<VisionModel> rank(*world);
+  ModelRank<VisionModel> rank(*world);
   Plan plan{.apply = {"model", "lm_head"}, .ignore = {"model.visual.blocks.{1-1}"}};
   ShardedModel model = rank.shard({.plan = plan});
   CHECK(rank.net.model.parts[0]->parts[1]->weight.owner() == nullptr);
@@ -280,7 +256,7 @@ TEST_CASE("3-5: parameters of ignored modules stay out of every unit of a plan")
 
 TEST_CASE("a plan stands alone, and one that leaves the model unusable says so when the run is planned") {
   const auto world = make_single_world({.timeout_s = 60});
-  Rank<VisionModel> rank(*world);
+  ModelRank<VisionModel> rank(*world);
   CHECK_THAT(message_of([&] {
                rank.shard({.policies = {{"root", {}}}, .plan = Plan{}});
              }),

@@ -13,7 +13,6 @@
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/stderr_of.h"
-#include "tests/tensor/plain_owner.h"
 
 namespace zs::test {
 namespace {
@@ -338,99 +337,6 @@ TEST_CASE(
     CHECK(moves[2] == moves[3]);
     CHECK(is_same);
     CHECK(has_own_attributes);
-  }
-}
-
-TEST_CASE("a checkpoint holds parameters that are ignored in sharding") {
-  const TempDir temp;
-  const auto is_ignored = [](const Parameter& parameter) { return parameter.name() == "layer1.bias"; };
-  const auto values = on_ranks(2, [&](World& world) {
-    const auto value_after = [&](float value, const auto& use) {
-      ChainRun run(world, {}, [&](Chain& chain, ShardedRuntime& runtime) {
-        shard_module(chain, runtime, Units::block, is_ignored);
-      });
-      PlainOwner owner(run.context);
-      Parameter& ignored = run.model.layers[1]->bias;
-      owner.add(ignored, std::vector<float>(kChainWidth, value));
-      use(TrainingState{world, run.runtime.executor(), *run.optimizer});
-      run.device->synchronize();
-      const float found = ignored.value().as<float>()[kChainWidth - 1];
-      ignored.set_owner(nullptr);
-      return found;
-    };
-    value_after(0.25f, [&](const TrainingState& state) { save(state, temp.path(), {.step = 0, .attributes = {}}); });
-    return value_after(0.5f, [&](const TrainingState& state) { load(state, temp.path() + "/step-0"); });
-  });
-  CHECK(values == std::vector<float>{0.25f, 0.25f});
-}
-
-TEST_CASE("parameters of one name are refused when they are added, with both modules") {
-  struct Two : Module {
-    Two() : Module("") { add_child(a), add_child(b); }
-    ChainLayer a{"x"}, b{"x"};
-  };
-  const auto world = make_single_world({.timeout_s = 60});
-  const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}});
-  Context context(*device);
-  {
-    Two two;
-    ShardedRuntime runtime(context, *world, {});
-    CHECK_THAT(refusal_of([&] { shard_module(two, runtime, Units::block); }),
-               Contains("two parameters are called x.weight: one of module \"x\", child 0 of the root, one of module "
-                        "\"x\", child 1"));
-  }
-  ChainLayer a("x"), b("x");
-  ShardedRuntime runtime(context, *world, {});
-  runtime.add_unit("first", {&a.weight});
-  CHECK_THAT(refusal_of([&] { runtime.add_unit("second", {&b.weight}); }),
-             Contains("two parameters are called x.weight: one of unit first, one of unit second"));
-}
-
-TEST_CASE("a parameter that is used while it is not unsharded says which of its causes it is") {
-  struct Unregistered : Module {
-    Unregistered() : Module("") {}
-    ChainLayer layer{"layer"};
-  };
-  struct Forgetful : Module {  // whose forward does not enter()
-    explicit Forgetful(std::string path)
-        : Module(std::move(path)), weight(add_parameter("weight", {10, 10}, {.normal_std = 1}, true)) {}
-    bool is_block() const override { return true; }
-    Parameter& weight;
-  };
-  struct Parent : Module {
-    Parent() : Module("") { add_child(child); }
-    Forgetful child{"child"};
-  };
-  const auto said = on_ranks(2, [](World& world) {
-    const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}});
-    Context context(*device);
-    std::vector<std::string> said;
-    Unregistered unregistered;
-    Parent parent;
-    ShardedRuntime first(context, world, {}), second(context, world, {});
-    shard_module(unregistered, first, Units::block);
-    shard_module(parent, second, Units::block);
-    said.push_back(refusal_of([&] { unregistered.layer.weight.value(); }));
-    said.push_back(refusal_of([&] { parent.child.weight.value(); }));
-    second.begin_micro_batch(Mode::eval, true);
-    {
-      const ForwardScope root(&second, 0);
-      said.push_back(refusal_of([&] { parent.child.weight.value(); }));
-      { const ForwardScope child(&second, 1); }
-    }
-    said.push_back(refusal_of([&] { parent.child.weight.value(); }));
-    second.end_micro_batch();
-    said.push_back(refusal_of([&] { shard_module(parent, second, Units::block); }));
-    said.push_back(refusal_of([&] { shard_module(parent, first, Units::block); }));
-    return said;
-  });
-  for (const auto& of_rank : said) {
-    CHECK_THAT(of_rank[0], Contains("layer.weight") && Contains("it belongs to no unit") && Contains("add_child()"));
-    CHECK_THAT(of_rank[1], Contains("child.weight") && Contains("no micro-batch is running"));
-    CHECK_THAT(of_rank[2], Contains("its unit child has not been entered") && Contains("enter()"));
-    CHECK_THAT(of_rank[3], Contains("the forward of its unit child is over"));
-    CHECK_THAT(of_rank[4], Contains("shard_module") && Contains("already belongs to a unit"));
-    CHECK_THAT(of_rank[5], Contains("shard_module") && Contains("already belongs to a unit"));
   }
 }
 

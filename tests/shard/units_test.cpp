@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 
 #include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
+#include "tests/shard/named_weights.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/stderr_of.h"
 
@@ -58,8 +58,8 @@ struct Nest : Module {
 };
 
 struct NestResult {
-  std::string units;                                  // "root: head; outer0: outer0.own; ..."
-  std::map<std::string, std::vector<float>> weights;  // after two steps
+  std::string units;  // "root: head; outer0: outer0.own; ..."
+  Weights weights;    // after two steps
 };
 
 NestResult train_nest(World& world, const SchemeOptions& scheme, int prefetch, Units units) {
@@ -75,17 +75,7 @@ NestResult train_nest(World& world, const SchemeOptions& scheme, int prefetch, U
     runtime.end_micro_batch();
     if (i % 2 == 1) optimizer.step(1e-2f, i / 2 + 1);
   }
-  NestResult result;
-  for (int unit = 0; unit < runtime.scheduler().size(); ++unit) {
-    result.units += runtime.name(unit) + ":";
-    for (const Parameter* parameter : runtime.executor().units()[static_cast<std::size_t>(unit)].parameters)
-      result.units += " " + parameter->name();
-    result.units += "; ";
-    runtime.executor().read_full(unit, [&](const Parameter& parameter, const float* values) {
-      result.weights[parameter.name()].assign(values, values + parameter.numel());
-    });
-  }
-  return result;
+  return {units_of(runtime.executor()), weights_of(runtime.executor())};
 }
 
 }  // namespace

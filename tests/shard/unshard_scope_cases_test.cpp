@@ -2,11 +2,10 @@
 // what, and what becomes of what is written.
 #include <catch2/catch.hpp>
 
-#include <map>
-
 #include "runtime/shard/unshard_scope.h"
 #include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
+#include "tests/shard/named_weights.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/skip.h"
 
@@ -15,7 +14,6 @@ namespace {
 
 using Catch::Contains;
 using After = UnshardOptions::After;
-using Named = std::map<std::string, std::vector<float>>;
 
 enum class End { normal, exception };
 
@@ -29,7 +27,7 @@ struct Case {
 };
 
 struct Seen {
-  Named values, gradients, weights_before, weights, gradients_before,
+  Weights values, gradients, weights_before, weights, gradients_before,
       gradients_after;  // of the last two, this rank's own parts
   std::vector<int> units;
   std::string problem;
@@ -55,21 +53,11 @@ std::vector<float> read(Context& context, const Buffer& buffer) {
                            : std::vector<float>(buffer.as<float>(), buffer.as<float>() + buffer.elems);
 }
 
-Named weights_of(ChainRun& run) {
-  Named weights;
-  for (int unit = 0; unit < run.runtime.scheduler().size(); ++unit) {
-    run.runtime.executor().read_full(unit, [&](const Parameter& parameter, const float* values) {
-      weights[parameter.name()].assign(values, values + parameter.numel());
-    });
-  }
-  return weights;
-}
-
 /// What this rank holds of the reduced gradients; elsewhere NaN, but as zeros.
 constexpr float kElsewhere = -12345;
-Named held_gradients(ChainRun& run) {
+Weights held_gradients(ChainRun& run) {
   run.device->synchronize();
-  Named held;
+  Weights held;
   for (const FlatParameter& unit : run.runtime.executor().units()) {
     for (const FlatView& view : unit.layout->views())
       held[view.name].resize(static_cast<std::size_t>(view.numel), kElsewhere);
@@ -105,14 +93,14 @@ Seen run_case(World& world, const Case& one) {
   run.device->trace().start();
   run.micro_batch(0);
   run.runtime.executor().wait_reductions();
-  seen.weights_before = weights_of(run);
+  seen.weights_before = weights_of(run.runtime.executor());
   seen.gradients_before = held_gradients(run);
   seen.is_zero_copy = run.runtime.executor().units()[1].is_zero_copy();
   const std::string ended = message_of([&] { use_scope(run, one, run.model, seen); });
   if ((ended.find("ends the scope") != std::string::npos) != (one.end == End::exception))
     seen.problem += "ended by: " + ended;
   seen.problem += message_of([&] { run.device->synchronize(); });
-  seen.weights = weights_of(run);
+  seen.weights = weights_of(run.runtime.executor());
   seen.gradients_after = held_gradients(run);
   seen.problem += message_of([&] {
     run.optimizer->step(1e-2f, 1);
@@ -135,8 +123,8 @@ bool is_kept(const Case& one, const Seen& seen) {
 }
 
 /// Of all ranks together: gradients whole.
-Named joined(const std::vector<Seen>& ranks) {
-  Named all = ranks[0].gradients_before;
+Weights joined(const std::vector<Seen>& ranks) {
+  Weights all = ranks[0].gradients_before;
   for (const Seen& seen : ranks) {
     for (auto& [name, values] : all)
       for (std::size_t i = 0; i < values.size(); ++i)
@@ -160,7 +148,7 @@ void check_written(const Case& one, const Seen& seen, const std::string& name, b
 
 void check(const Case& one) {
   const auto ranks = on_ranks(one.ranks, [&](World& world) { return run_case(world, one); });
-  const Named gradients = joined(ranks);
+  const Weights gradients = joined(ranks);
   const bool is_lost = one.writes && !one.options.writes_back && one.end == End::normal;
   for (int rank = 0; rank < one.ranks; ++rank) {
     const Seen& seen = ranks[static_cast<std::size_t>(rank)];

@@ -5,7 +5,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <tuple>
 
 #include "model/fully_shard.h"
@@ -14,12 +13,12 @@
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/chain_model.h"
+#include "tests/shard/named_weights.h"
 
 namespace zs::test {
 namespace {
 
 using Catch::Contains;
-using Weights = std::map<std::string, std::vector<float>>;
 
 struct Net : Layer<Net> {
   explicit Net(std::int64_t classes) : head(make_child<Linear>("head", 7, classes)) {}
@@ -38,11 +37,7 @@ struct Rank {
         model((fully_shard(net.body), fully_shard(net, context, world, {.shard = in_tests({.seed = seed})}))) {}
 
   Weights weights() {
-    Weights all;
-    for (int unit = 0; unit < std::ssize(model.executor().units()); ++unit)
-      model.executor().read_full(unit, [&](const Parameter& parameter, const float* values) {
-        all[parameter.name()].assign(values, values + parameter.numel());
-      });
+    Weights all = weights_of(model.executor());
     device->synchronize();
     for (const Parameter* buffer : model.executor().ignored())
       all[buffer->name()].assign(buffer->value().as<float>(), buffer->value().as<float>() + buffer->numel());

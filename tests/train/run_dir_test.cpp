@@ -1,7 +1,6 @@
 #include "model/train/run_dir/run_dir.h"
 
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,8 +8,6 @@
 #include <algorithm>
 #include <barrier>
 #include <catch2/catch.hpp>
-#include <csignal>
-#include <cstdio>
 #include <functional>
 #include <set>
 #include <thread>
@@ -317,17 +314,6 @@ TEST_CASE("a configuration file is a run's own beside the run's mark only") {
   CHECK(run_dir_of_config("config.toml") == ".");
 }
 
-TEST_CASE("only what an output file of another process was writing is left over") {
-  CHECK(leftover_of("model.safetensors.4242-0.tmp") == "model.safetensors");
-  CHECK(leftover_of("config.toml.1-99.tmp") == "config.toml");
-  for (const std::string& name :
-       {std::string("a.tmp"), std::string("a.1.tmp"), std::string("a.-1-0.tmp"), std::string("a.1-x.tmp"),
-        std::string("a.1-0.tmp.old"), std::string(".1-0.tmp"), fmt::format("a.{}-0.tmp", ::getpid())}) {
-    INFO(name);
-    CHECK_FALSE(leftover_of(name).has_value());
-  }
-}
-
 TEST_CASE("the last numbered run is the one with the highest number that has what is asked for") {
   InTempDir dir;
   const auto has_some = [](const std::string& run) { return fs::exists(run + "/some"); };
@@ -396,51 +382,4 @@ TEST_CASE("an unwritable parent is refused before anything is made") {
     CHECK_THROWS_AS(check_run_dir({"locked/run", "exp", false}), Error);
   }
   CHECK(dir.entries() == 1);
-}
-
-TEST_CASE("an output file appears only when committed") {
-  TempDir dir;
-  {
-    OutputFile file(dir / "a");
-    file.write("half", 4);
-    CHECK_FALSE(fs::exists(dir / "a"));
-  }
-  CHECK(dir.entries() == 0);
-  write_file_atomically(dir / "a", "whole");
-  write_file_atomically(dir / "a", "again");
-  CHECK(test::read_file(dir / "a") == "again");
-  CHECK(dir.entries() == 1);
-}
-
-TEST_CASE("an output file that meets a size limit is an I/O error and leaves nothing") {
-  TempDir dir;
-  ::fflush(nullptr);
-  const pid_t child = ::fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
-    ::signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit{1000, 1000};
-    if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(99);
-    try {
-      write_file_atomically(dir / "a", std::string(5000, 'x'));
-    } catch (const Error& error) {
-      ::_exit(static_cast<int>(error.code()));
-    }
-    ::_exit(0);
-  }
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  REQUIRE(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == static_cast<int>(ExitCode::io));
-  CHECK(dir.entries() == 0);
-}
-
-TEST_CASE("an output file in a missing folder cannot be created") {
-  TempDir dir;
-  try {
-    OutputFile file(dir / "none/a");
-    FAIL("no error");
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::cannot_create);
-  }
 }
