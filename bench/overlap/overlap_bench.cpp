@@ -296,7 +296,7 @@ OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, con
                        .ranks = world_.size(),
                        .threads = share_.threads,
                        .micro_batch = config_.train.micro_batch,
-                       .micro_batches = config_.train.global_batch / config_.train.micro_batch / world_.size(),
+                       .micro_batches = micro_batches_a_rank(config_, world_.size()),
                        .sequence = config_.train.sequence,
                        .prefetch = config_.shard.prefetch,
                        .limit = config_.shard.limit,

@@ -112,7 +112,7 @@ StepReport StepBench::run() {
                     .layers = config_.model.layers,
                     .width = config_.model.width,
                     .micro_batch = config_.train.micro_batch,
-                    .micro_batches = config_.train.global_batch / config_.train.micro_batch / world_.size(),
+                    .micro_batches = micro_batches_a_rank(config_, world_.size()),
                     .sequence = config_.train.sequence,
                     .steps = options_.steps};
   if (host_device_) measure_ceiling(report);  // one device at a time holds a GPU

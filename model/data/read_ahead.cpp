@@ -9,12 +9,12 @@ namespace zs {
 
 ReadAhead::ReadAhead(Read read, Range range, std::size_t depth)
     : read_(std::move(read)),
-      stride_(range.stride),
+      after_(std::move(range.next)),
       end_(range.end),
       depth_(depth),
       front_(range.first),
       next_(range.first) {
-  ZS_CHECK(stride_ >= 1 && depth_ >= 1, "micro-batches {} samples apart, {} ahead", stride_, depth_);
+  ZS_CHECK(depth_ >= 1, "{} micro-batches ahead", depth_);
   thread_ = std::thread([this] { work(); });
 }
 
@@ -44,7 +44,7 @@ void ReadAhead::work() {
     lock.lock();
     if (generation != generation_) continue;
     ready_.push_back(std::move(slot));
-    next_ += stride_;
+    next_ = after_(first);
     changed_.notify_all();
   }
 }
@@ -68,7 +68,7 @@ SampleBatch ReadAhead::take(std::int64_t first) {
   wait_for_front(lock);
   Slot slot = std::move(ready_.front());
   ready_.pop_front();
-  front_ += stride_;
+  front_ = after_(front_);
   lock.unlock();
   changed_.notify_all();
   if (slot.problem) std::rethrow_exception(slot.problem);

@@ -18,11 +18,13 @@ struct SampleBatch {
 };
 
 /// Reads micro-batches before they are asked for, on a thread of its own: those that begin with the samples `first`,
-/// first + stride, and so on up to `end`, at most `depth` of them ahead. One thread takes them.
+/// next(first), and so on up to `end`, at most `depth` of them ahead. One thread takes them.
 class ReadAhead {
  public:
   struct Range {
-    std::int64_t first, stride, end;
+    std::int64_t first;
+    std::function<std::int64_t(std::int64_t first)> next;
+    std::int64_t end;
   };
   using Read = std::function<SampleBatch(std::int64_t first)>;
 
@@ -47,7 +49,8 @@ class ReadAhead {
   void wait_for_front(std::unique_lock<std::mutex>& lock);
 
   const Read read_;
-  const std::int64_t stride_, end_;
+  const std::function<std::int64_t(std::int64_t first)> after_;
+  const std::int64_t end_;
   const std::size_t depth_;
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;

@@ -24,7 +24,7 @@ TEST_CASE("micro-batches are read in order before they are asked for, as many ah
         if (reads == 4) fourth.set_value();
         return batch_of(first);
       },
-      {.first = 3, .stride = 4, .end = 18}, 2);
+      {.first = 3, .next = [](std::int64_t first) { return first + 4; }, .end = 18}, 2);
   second.get_future().wait();  // without being asked
   CHECK(ahead.take(3).lengths == std::vector<std::int64_t>{3});
   CHECK(ahead.waited_ns() == 0);
@@ -37,7 +37,7 @@ TEST_CASE("micro-batches are read in order before they are asked for, as many ah
 }
 
 TEST_CASE("reading begins anew with what is asked for out of turn") {
-  ReadAhead ahead(batch_of, {.first = 0, .stride = 1, .end = 1000}, 3);
+  ReadAhead ahead(batch_of, {.first = 0, .next = [](std::int64_t first) { return first + 1; }, .end = 1000}, 3);
   for (const std::int64_t first : {0, 1, 500, 501, 2, 3, 3, 4, 999, 0})
     CHECK(ahead.take(first).lengths == std::vector<std::int64_t>{first});
 }
@@ -50,7 +50,7 @@ TEST_CASE("who takes waits for what is not read yet, and the wait is counted") {
         go.wait();
         return batch_of(first);
       },
-      {.first = 0, .stride = 1, .end = 2}, 1);
+      {.first = 0, .next = [](std::int64_t first) { return first + 1; }, .end = 2}, 1);
   auto taken = std::async(std::launch::async, [&] { return ahead.take(0); });
   CHECK(taken.wait_for(std::chrono::milliseconds(20)) == std::future_status::timeout);
   asked.set_value();
@@ -64,7 +64,7 @@ TEST_CASE("what reading threw is thrown where that is asked for, and not before"
         if (first == 1) throw Error(ExitCode::dataset, "broken", "here", "mend it");
         return batch_of(first);
       },
-      {.first = 0, .stride = 1, .end = 10}, 4);
+      {.first = 0, .next = [](std::int64_t first) { return first + 1; }, .end = 10}, 4);
   CHECK(ahead.take(0).lengths.front() == 0);
   CHECK_THROWS_WITH(ahead.take(1), Catch::Contains("broken"));
   CHECK(ahead.take(2).lengths.front() == 2);

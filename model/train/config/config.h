@@ -189,9 +189,11 @@ std::string to_toml(const Config& config);
 /// How the run is sharded.
 SchemeOptions scheme_options(const Config& config);
 
-/// What only the number of ranks decides: global_batch must be a multiple of micro_batch x ranks, and groups of ranks
-/// must divide them. Throws Error(config) that says which values would work. `hosts`: of each rank; empty: they are on
-/// one.
+/// Micro-batches that each rank computes in a step. Where the ranks do not divide them, the last is empty on some.
+std::int64_t micro_batches_a_rank(const Config& config, int ranks);
+
+/// What only the number of ranks decides: each must have a micro-batch, and groups of ranks must divide them. Throws
+/// Error(config) that says which values would work. `hosts`: of each rank; empty: they are on one.
 void check_ranks(const Config& config, int ranks, std::vector<int> hosts = {});
 
 }  // namespace zs

@@ -156,7 +156,9 @@ constexpr std::array kTrainingKeys = {
     ConfigKey{"train.steps", [](Config& c) -> ConfigSlot { return &c.train.steps; }, between(1, 1e9), "", "required",
               "Optimizer steps."},
     ConfigKey{"train.global_batch", [](Config& c) -> ConfigSlot { return &c.train.global_batch; }, between(1, 1048576),
-              "", "required", "Sequences a step, over all ranks; a multiple of `train.micro_batch` x ranks."},
+              "", "required",
+              "Sequences a step, over all ranks; a multiple of `train.micro_batch`. Ranks that do not divide it have "
+              "empty micro-batches."},
     ConfigKey{"train.micro_batch", [](Config& c) -> ConfigSlot { return &c.train.micro_batch; }, between(1, 65536), "",
               "", "Sequences that one rank computes at a time."},
     ConfigKey{"train.sequence", [](Config& c) -> ConfigSlot { return &c.train.sequence; }, between(1, 1048576), "",

@@ -367,32 +367,24 @@ SchemeOptions scheme_options(const Config& config) {
           .deterministic = config.train.deterministic};
 }
 
+std::int64_t micro_batches_a_rank(const Config& config, int ranks) {
+  const std::int64_t all = config.train.global_batch / config.train.micro_batch;
+  return (all + ranks - 1) / ranks;
+}
+
 void check_ranks(const Config& config, int ranks, std::vector<int> hosts) {
   ZS_CHECK(ranks >= 1, "{} ranks", ranks);
   hosts.resize(static_cast<std::size_t>(ranks));
   const ShardScheme scheme(with_host_groups(scheme_options(config), hosts), 0, ranks);  // for its checks
   check_plan_ranks(config, ranks);
   const std::int64_t batch = config.train.global_batch, micro = config.train.micro_batch;
-  const std::int64_t step = micro * ranks;
-  if (batch % step == 0) return;
-  const std::int64_t below = batch / step * step;
-  const std::string batches = below == 0 ? fmt::format("{}", step) : fmt::format("{} or {}", below, below + step);
-  std::vector<std::int64_t> counts;
-  for (std::int64_t count = 1; count <= batch / micro && batch % micro == 0; ++count)
-    if (batch % (micro * count) == 0) counts.push_back(count);
-  // The nearest few are what helps; a batch of thousands has dozens of divisors.
-  std::stable_sort(counts.begin(), counts.end(),
-                   [&](auto a, auto b) { return std::abs(a - ranks) < std::abs(b - ranks); });
-  counts.resize(std::min<std::size_t>(counts.size(), 4));
-  std::sort(counts.begin(), counts.end());
-  std::string list;
-  for (std::size_t i = 0; i < counts.size(); ++i)
-    list += (i == 0 ? "" : i + 1 == counts.size() ? " or " : ", ") + fmt::format("{}", counts[i]);
-  throw Error(ExitCode::config,
-              fmt::format("train.global_batch {} is not a multiple of {} ranks x micro_batch {}", batch, ranks, micro),
-              {},
-              fmt::format("use {}{}", batches,
-                          list.empty() ? "" : fmt::format(", or {} rank{}", list, list == "1" ? "" : "s")));
+  if (batch >= micro * ranks) return;
+  throw Error(
+      ExitCode::config,
+      fmt::format("train.global_batch {} has fewer micro-batches of {} than there are ranks, {}", batch, micro, ranks),
+      {},
+      fmt::format("use {} or more, at most {} rank{}{}", micro * ranks, batch / micro, batch == micro ? "" : "s",
+                  batch >= ranks ? ", or a smaller train.micro_batch" : ""));
 }
 
 }  // namespace zs

@@ -124,7 +124,7 @@ constexpr std::int64_t kLeastStaging = std::int64_t{1} << 20;
 /// room for weights to go up by the piece.
 std::int64_t upload_bytes(const Config& config, int ranks) {
   constexpr std::int64_t kLeast = std::int64_t{1} << 20, kMost = std::int64_t{64} << 20;
-  const std::int64_t samples = (config.train.global_batch + ranks - 1) / ranks;
+  const std::int64_t samples = micro_batches_a_rank(config, ranks) * config.train.micro_batch;
   return std::clamp(2 * samples * config.train.sequence * size_of(DType::i32) + kLeast, kLeast, kMost);
 }
 
@@ -212,6 +212,13 @@ void record(TrainPlan& plan, const Config& config, const PlanOptions& options) {
   run.rest();
   take_recorded(plan, run, options);
   plan.warnings = list_warnings(run.session());
+  const std::int64_t step = micro_batches_a_rank(config, options.ranks) * options.ranks * config.train.micro_batch;
+  if (step != config.train.global_batch)
+    plan.warnings.push_back(
+        fmt::format("train.global_batch {} is not a multiple of {} ranks x train.micro_batch {}: {} of a step's {} "
+                    "micro-batches are empty",
+                    config.train.global_batch, options.ranks, config.train.micro_batch,
+                    (step - config.train.global_batch) / config.train.micro_batch, step / config.train.micro_batch));
 }
 
 /// A parameter that is used outside of its unit's forward is the plan's mistake, which comes out when the model runs.
@@ -346,7 +353,7 @@ void TrainPlan::apply_order(ShardedRuntime& runtime) const {
 }
 
 std::string describe(const TrainPlan& plan, const Config& config, int ranks, bool is_full) {
-  const std::int64_t micro_batches = config.train.global_batch / config.train.micro_batch / ranks;
+  const std::int64_t micro_batches = micro_batches_a_rank(config, ranks);
   std::string text =
       fmt::format("plan: {}, {} micro-batch{} of {} x {} tokens a rank and step, {} parameters, prefetch {}\n\n",
                   format_number(ranks, "rank"), micro_batches, micro_batches == 1 ? "" : "es", config.train.micro_batch,

@@ -132,6 +132,15 @@ Session::HostBatch Session::read_batch(std::int64_t first_sample, std::int64_t r
   return batch;
 }
 
+Session::HostBatch Session::read_step_batch(std::int64_t first, std::int64_t i, const ReadSamples& read) const {
+  if (has_samples(i)) return read_batch(first_sample(first, i), config_.train.micro_batch, read);
+  HostBatch batch;
+  batch.inputs.resize(static_cast<std::size_t>(config_.train.micro_batch * config_.train.sequence), 0);
+  batch.targets.resize(batch.inputs.size(), weighs() ? kIgnoredTarget : 0);
+  if (weighs()) batch.weights = weigh_targets(batch.targets, config_.train.sequence, LossPer::tokens);
+  return batch;
+}
+
 Session::Batch Session::upload(HostBatch batch) {
   const Shape shape{std::ssize(batch.inputs) / config_.train.sequence, config_.train.sequence};
   const auto tensor = [&](auto& values) { return Tensor::from_host(context_, shape, std::move(values)); };
@@ -141,8 +150,7 @@ Session::Batch Session::upload(HostBatch batch) {
 
 std::vector<Session::HostBatch> Session::read_batches(std::int64_t first_of_step, const ReadSamples& read) const {
   std::vector<HostBatch> batches;
-  for (std::int64_t i = 0; i < local_micro_batches(); ++i)
-    batches.push_back(read_batch(first_sample(first_of_step, i), config_.train.micro_batch, read));
+  for (std::int64_t i = 0; i < local_micro_batches(); ++i) batches.push_back(read_step_batch(first_of_step, i, read));
   return batches;
 }
 
@@ -187,7 +195,7 @@ Tensor Session::weight_scale() {
 }
 
 Tensor Session::forward_loss(const Batch& batch, const Tensor& scale) {
-  LossOptions options{.seed = backward_seed(), .chunk = config_.train.loss_chunk};
+  LossOptions options{.seed = batch.seed, .chunk = config_.train.loss_chunk};
   if (batch.weights) {
     options.ignored = kIgnoredTarget;
     options.weights = scale ? batch.weights * scale : batch.weights;
@@ -267,7 +275,7 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
     upload_weight(batches);
     enqueue_work([&](std::int64_t i) {
       return upload(weighs() ? std::move(batches[static_cast<std::size_t>(i)])
-                             : read_batch(first_sample(first_of_step, i), config_.train.micro_batch, read));
+                             : read_step_batch(first_of_step, i, read));
     });
   }
   if (!is_interrupted_) send_status(stop);
@@ -285,10 +293,12 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch) {
     if (!replay_) enqueue_fault_point();  // else it has been
     {
       device_.trace().set_phase("forward");
-      const Tensor loss = forward_loss(batch(i), scale);
+      Batch own = batch(i);
+      own.seed = backward_seed(i);
+      const Tensor loss = forward_loss(own, scale);
       store_loss(loss, i);
       device_.trace().set_phase("backward");
-      backward(loss, backward_seed());
+      backward(loss, own.seed);
     }
     runtime_.end_micro_batch();
   }

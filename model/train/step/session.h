@@ -81,9 +81,9 @@ class Session {
   Session(Device& device, World& world, const Config& config, Use use = Use::training,
           const std::function<bool(const std::string& parameter)>& is_loaded = {});
 
-  /// Micro-batches of one step over all ranks, and on this rank.
+  /// Micro-batches of one step over all ranks, and on each rank, of which the last may be empty.
   std::int64_t global_micro_batches() const { return config_.train.global_batch / config_.train.micro_batch; }
-  std::int64_t local_micro_batches() const { return global_micro_batches() / world_.size(); }
+  std::int64_t local_micro_batches() const { return micro_batches_a_rank(config_, world_.size()); }
 
   /// Enqueues step `step` (from 1), whole: forward and backward of this rank's micro-batches (micro-batch i of the step
   /// runs on rank i mod ranks), the reduction, the update. With cuda.graph its samples are all read first, and its work
@@ -143,17 +143,25 @@ class Session {
   struct Batch {
     Tensor inputs, targets, weights;
     Documents documents;
+    float seed = 0;  ///< its share in the step's mean loss
   };
   struct HostBatch {
     std::vector<std::int32_t> inputs, targets;
     TargetWeights weights;
     Documents documents;
   };
-  /// Each micro-batch's share in the step's mean loss.
-  float backward_seed() const { return 1.0f / static_cast<float>(global_micro_batches()); }
+  /// Whether this rank's micro-batch i of a step has samples.
+  bool has_samples(std::int64_t i) const { return i * world_.size() + world_.rank() < global_micro_batches(); }
+  /// The share of this rank's micro-batch i in the step's mean loss.
+  float backward_seed(std::int64_t i) const {
+    return has_samples(i) ? 1.0f / static_cast<float>(global_micro_batches()) : 0.0f;
+  }
   /// The first sample of this rank's micro-batch i of a step or a validation that begins with the sample `first`.
   std::int64_t first_sample(std::int64_t first, std::int64_t i) const;
   HostBatch read_batch(std::int64_t first_sample, std::int64_t rows, const ReadSamples& read) const;
+  /// This rank's micro-batch i of the step that begins with the sample `first`. Where it has no samples: some whose
+  /// targets count for nothing, so that the rank takes part.
+  HostBatch read_step_batch(std::int64_t first, std::int64_t i, const ReadSamples& read) const;
   Batch upload(HostBatch batch);
   /// Samples of a validation, and those of them that micro-batch `i` of all ranks has, from 0 to micro_batch.
   std::int64_t validation_samples(std::int64_t windows) const;

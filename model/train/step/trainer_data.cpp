@@ -48,11 +48,16 @@ ReadSamples Trainer::reader_ahead() {
 }
 
 void Trainer::read_ahead_from(std::int64_t step) {
-  const std::int64_t rows = config_.train.micro_batch, batch = config_.train.global_batch;
+  const std::int64_t batch = config_.train.global_batch, begin = world_.rank() * config_.train.micro_batch,
+                     round = world_.size() * config_.train.micro_batch;
   ahead_.emplace(
       [this](std::int64_t first) { return read_batch(dataset_->train, first); },
-      ReadAhead::Range{.first = (step - 1) * batch + world_.rank() * rows,
-                       .stride = world_.size() * rows,
+      ReadAhead::Range{.first = (step - 1) * batch + begin,
+                       .next =
+                           [=](std::int64_t first) {
+                             const std::int64_t in_step = first % batch + round;
+                             return first - first % batch + (in_step < batch ? in_step : batch + begin);
+                           },
                        .end = config_.train.steps * batch},
       static_cast<std::size_t>(session_->local_micro_batches() + 1));  // a step may take all of its own at once
   session_->count_data_waits([this] { return ahead_->waited_ns(); });

@@ -46,6 +46,8 @@ VARIANTS = [
       for t, n, where, sets in (
           ("shm", 4, {}, {}), ("shm", 4, {}, {"shard__zero_copy": "off"}), ("mpi", 3, {}, {}), ("mpi", 4, {}, {"shard__strategy": "ddp"}),
           ("hier", 3, {"ZSHARD_HOSTS_OF": "0,0,1"}, {}), ("local", None, {"comm__ranks": 4, "shard__zero_copy": "off"}, {}))],
+    *[(f"{t}, {n or 7} ranks, whose last micro-batches are empty", n, {"comm__transport": t, **sets}, "1")
+      for t, n, sets in (("mpi", 5, {}), ("shm", 5, {}), ("local", None, {"comm__ranks": 7}), ("mpi", 5, {"shard__reduce_every_micro_batch": False}))],
     ("local, 2 ranks, one unit", None, {"comm__transport": "local", "comm__ranks": 2, "shard__units": "model"}, "1"),
     ("one rank, 2 threads", None, {}, "2"),
     ("mpi, 2 ranks, 2 threads", 2, {"comm__transport": "mpi"}, "2"),
