@@ -122,7 +122,7 @@ def training_cases(train, work, report, is_long):
         loss = json.loads((CASES / case / "expected.json").read_text())["loss"]
         trains(train, work, report, case, 2, "bf16", precision__param="bf16")
         for layout in ("flat", "per_parameter"):
-            for ranks in (2, 4):  # 3 do not divide the batch: they evaluate
+            for ranks in (2, 3, 4):
                 trains(train, work, report, case, ranks, f"zero3, {layout}", shard__strategy="zero3", shard__layout=layout)
             trains(train, work, report, case, 4, f"hsdp, {layout}", shard__strategy="hsdp", shard__group_size=2, shard__layout=layout)
             for ranks in (1, 2, 3, 4):
