@@ -52,7 +52,7 @@ class Search {
       : request_(request), configured_(request.demand.config), settings_(fit_settings(request.demand)) {
     const std::int64_t samples = configured_.train.global_batch / request.demand.plan.ranks;
     for (std::int64_t size = 1; size <= samples; ++size)
-      if (samples % size == 0) sizes_.push_back(size);
+      if (samples % size == 0 && configured_.train.global_batch % size == 0) sizes_.push_back(size);
   }
 
   std::vector<FitRow> rows() {

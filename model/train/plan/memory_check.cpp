@@ -162,10 +162,11 @@ Changes waits_for_saves(const MemoryDemand& demand) {
 Changes to_host(const MemoryDemand& demand) { return residences(demand, "host"); }
 Changes to_device(const MemoryDemand& demand) { return residences(demand, "device"); }
 
+/// And leaves no micro-batch empty.
 bool is_possible(const MemoryDemand& demand, int ranks) {
   try {
     check_ranks(demand.config, ranks);
-    return true;
+    return demand.config.train.global_batch % (demand.config.train.micro_batch * ranks) == 0;
   } catch (const Error&) {
     return false;
   }
