@@ -89,7 +89,7 @@ TEST_CASE("every scheme trains on several GPUs with the CPU's losses, in the mem
   const std::string name = GENERATE(from_range(scheme_names()));
   int number = static_cast<int>(std::find(scheme_names().begin(), scheme_names().end(), name) - scheme_names().begin());
   for (const int ranks : {2, 3, 4}) {
-    if (ranks == 3 && name.find("small") != name.npos) continue;  // groups of two
+    if (ranks == 3 && (name.find("small") != name.npos || name == "hsdp k")) continue;  // groups of two
     DYNAMIC_SECTION(name << " on " << ranks << " GPUs") {
       if (!is_thinned_out()) check_scheme(name, ranks, number);
     }
