@@ -120,6 +120,12 @@ TEST_CASE("settings are those that a file with them could have") {
   CHECK(count({"offload.device_mib=1", "train.optimizer=muon"}, 1, all) == 4);
 }
 
+TEST_CASE("where ranks do not divide the batch each has a micro-batch, and all have one size") {
+  const std::vector<FitRow> rows = find_fits(request({}, 1 << 30, 3));  // of a batch of 16
+  REQUIRE_FALSE(rows.empty());
+  for (const FitRow& row : rows) CHECK(row.demand.config.train.micro_batch == 4);
+}
+
 TEST_CASE("where nothing fits there is no row") { CHECK(find_fits(request({}, 1 << 16)).empty()); }
 
 TEST_CASE("the table marks the chosen row and says what it changes and takes") {

@@ -60,6 +60,13 @@ TEST_CASE("a name is explained: its unit and why, dtypes, bytes, and when it is 
              Contains("a part of the unit blocks.0") && Contains("shard.units \"block\""));
 }
 
+TEST_CASE("micro-batches that are empty since the ranks do not divide the batch are a warning") {
+  const Config config = config_of({"train.global_batch=16", "train.micro_batch=4"});
+  CHECK(make_plan(config, 0, 2).warnings.empty());
+  CHECK_THAT(fmt::format("{}", fmt::join(make_plan(config, 0, 3).warnings, "\n")),
+             Contains("not a multiple of 3 ranks x train.micro_batch 4: 2 of a step's 6 micro-batches are empty"));
+}
+
 TEST_CASE("two configurations are compared in keys, units, bytes, gathers, schedule and bits") {
   const auto difference = [](const Overrides& a, const Overrides& b) {
     const Config first = config_of(a), second = config_of(b);

@@ -43,10 +43,10 @@ TEST_CASE("as many units stay resident as fit, and no more than asked for") {
   for (const std::int64_t room : device) {
     const auto most = std::upper_bound(device.begin(), device.end(), room) - device.begin() - 1;
     CAPTURE(room, most);
-    CHECK(choose_resident_units(demand(0), budget(room), 1 << 20) == most);
+    CHECK(choose_resident_units(demand(0), budget(room)) == most);
     CHECK(choose_resident_units(demand(0), budget(room), 2) == std::min<std::int64_t>(most, 2));
   }
-  CHECK(choose_resident_units(demand(3), budget(1), 1 << 20) == 0);
+  CHECK(choose_resident_units(demand(3), budget(1)) == 0);
 }
 
 TEST_CASE("a run that lacks the device's memory is told of fewer resident units") {

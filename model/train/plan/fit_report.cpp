@@ -8,6 +8,7 @@
 
 #include "model/data/output_file.h"
 #include "model/train/plan/fit.h"
+#include "model/train/run_dir/metrics.h"
 #include "runtime/base/random.h"
 
 namespace zs {
@@ -41,9 +42,9 @@ bool is_own(const std::string& path) {
 }  // namespace
 
 std::string describe(const std::vector<FitRow>& rows, std::size_t chosen, const FitRequest& request) {
-  std::string text = fmt::format("what fits, largest first: of {} samples a step and rank (train.global_batch {})\n",
-                                 request.demand.config.train.global_batch / request.demand.plan.ranks,
-                                 request.demand.config.train.global_batch);
+  std::string text =
+      fmt::format("what fits, largest first: train.global_batch {} over {}\n", request.demand.config.train.global_batch,
+                  format_number(request.demand.plan.ranks, "rank"));
   constexpr const char* kFormat = "{:<2}{:>11}{:>10}  {:<11}{:<15}{:<29}{:>14}{:>14}{:>14}{:>8}\n";
   text += fmt::format(kFormat, "", "micro-batch", "sequence", "recompute", "strategy", "kept by the host", "peak_bytes",
                       "device", "host", "limit");
@@ -70,9 +71,8 @@ void check_fit_file(const std::string& path) {
 
 void write_fit(const std::string& path, const FitRow& row, const std::string& toml) {
   check_fit_file(path);
-  const std::string about =
-      fmt::format("for {} rank{}: {} bytes of the device and {} of the host each", row.demand.plan.ranks,
-                  row.demand.plan.ranks == 1 ? "" : "s", row.bytes.device, row.bytes.host);
+  const std::string about = fmt::format("for {}: {} bytes of the device and {} of the host each",
+                                        format_number(row.demand.plan.ranks, "rank"), row.bytes.device, row.bytes.host);
   write_file_atomically(path, mark_of(about, toml) + toml);
 }
 
