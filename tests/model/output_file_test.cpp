@@ -1,7 +1,6 @@
 #include "model/data/output_file.h"
 
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -11,6 +10,7 @@
 #include <string>
 
 #include "runtime/base/check.h"
+#include "tests/code_in_child.h"
 #include "tests/model/temp_dir.h"
 
 using namespace zs;
@@ -44,24 +44,13 @@ TEST_CASE("an output file appears only when committed") {
 
 TEST_CASE("an output file that meets a size limit is an I/O error and leaves nothing") {
   TempDir dir;
-  ::fflush(nullptr);
-  const pid_t child = ::fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
+  const int code = test::code_in_child([&] {
     ::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{1000, 1000};
     if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(99);
-    try {
-      write_file_atomically(dir / "a", std::string(5000, 'x'));
-    } catch (const Error& error) {
-      ::_exit(static_cast<int>(error.code()));
-    }
-    ::_exit(0);
-  }
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  REQUIRE(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == static_cast<int>(ExitCode::io));
+    write_file_atomically(dir / "a", std::string(5000, 'x'));
+  });
+  CHECK(code == static_cast<int>(ExitCode::io));
   CHECK(dir.entries() == 0);
 }
 

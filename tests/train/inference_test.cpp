@@ -22,6 +22,17 @@
 using namespace zs;
 using namespace zs::test;
 
+namespace {
+
+Config tiny_config() {
+  return parse_config(
+      "[model]\nlayers = 1\nheads = 1\nwidth = 8\ncontext = 8\n[data]\ntrain = \"x\"\n[train]\nsteps = 1\nglobal_batch "
+      "= 1\n",
+      "window.toml");
+}
+
+}  // namespace
+
 TEST_CASE("the micro-batches of an evaluation have every target once, in order") {
   for (const std::int64_t tokens : {2, 16, 17, 18, 33, 64, 65, 66, 80, 129, 200}) {
     for (const std::int64_t rows : {1, 3, 4}) {
@@ -150,10 +161,7 @@ TEST_CASE("a token window has the logits of the tokens that it sees, of which it
 }
 
 TEST_CASE("of a prompt that is longer than a token window the last tokens count") {
-  const Config config = parse_config(
-      "[model]\nlayers = 1\nheads = 1\nwidth = 8\ncontext = 8\n[data]\ntrain = \"x\"\n[train]\nsteps = 1\nglobal_batch "
-      "= 1\n",
-      "window.toml");
+  const Config config = tiny_config();
   const auto device = Device::create(DeviceKind::cpu, {});
   const auto world = make_single_world({});
   Session session(*device, *world, config, Session::Use::inference);
@@ -163,10 +171,7 @@ TEST_CASE("of a prompt that is longer than a token window the last tokens count"
 }
 
 TEST_CASE("parameters that will be loaded are not drawn, and the others have the values that they have without") {
-  const Config config = parse_config(
-      "[model]\nlayers = 1\nheads = 1\nwidth = 8\ncontext = 8\n[data]\ntrain = \"x\"\n[train]\nsteps = 1\nglobal_batch "
-      "= 1\n",
-      "window.toml");
+  const Config config = tiny_config();
   const auto device = Device::create(DeviceKind::cpu, {});
   const auto world = make_single_world({});
   const auto is_loaded = [](const std::string& parameter) { return parameter.ends_with("weight"); };

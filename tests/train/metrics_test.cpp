@@ -2,7 +2,6 @@
 
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <bit>
@@ -14,6 +13,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
+#include "tests/code_in_child.h"
 #include "tests/model/temp_dir.h"
 
 using namespace zs;
@@ -117,24 +117,18 @@ TEST_CASE("P12: of two logs of one file the second is refused while the first li
 
 TEST_CASE("a full disk while logging is an I/O error") {
   test::TempDir dir;
-  ::fflush(nullptr);
-  const pid_t child = ::fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
+  const int code = test::code_in_child([&] {
     ::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{100, 100};
     if (::setrlimit(RLIMIT_FSIZE, &limit) != 0) ::_exit(99);
     try {
       MetricsLog(dir / "metrics.jsonl").append({});
     } catch (const Error& error) {
-      ::_exit(error.where() == dir / "metrics.jsonl" ? static_cast<int>(error.code()) : 98);
+      if (error.where() != dir / "metrics.jsonl") ::_exit(98);
+      throw;
     }
-    ::_exit(0);
-  }
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  REQUIRE(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == static_cast<int>(ExitCode::io));
+  });
+  CHECK(code == static_cast<int>(ExitCode::io));
 }
 
 TEST_CASE(

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "model/train/run_dir/metrics.h"
 #include "runtime/base/check.h"
 #include "runtime/shard/checkpoint_folder.h"
+#include "tests/code_in_child.h"
 #include "tests/model/temp_dir.h"
 
 using namespace zs;
@@ -363,21 +363,11 @@ TEST_CASE("an unwritable parent is refused before anything is made") {
   if (::geteuid() == 0) {
     // Root may write anywhere, so ask as somebody else.
     ::chmod(dir.path().c_str(), 0755);
-    const pid_t child = ::fork();
-    REQUIRE(child >= 0);
-    if (child == 0) {
+    const int code = test::code_in_child([&] {
       if (::setuid(65534) != 0) ::_exit(99);
-      try {
-        check_run_dir({dir / "locked/run", "exp", false});
-      } catch (const Error& error) {
-        ::_exit(static_cast<int>(error.code()));
-      }
-      ::_exit(0);
-    }
-    int status = 0;
-    REQUIRE(::waitpid(child, &status, 0) == child);
-    REQUIRE(WIFEXITED(status));
-    CHECK(WEXITSTATUS(status) == static_cast<int>(ExitCode::cannot_create));
+      check_run_dir({dir / "locked/run", "exp", false});
+    });
+    CHECK(code == static_cast<int>(ExitCode::cannot_create));
   } else {
     CHECK_THROWS_AS(check_run_dir({"locked/run", "exp", false}), Error);
   }

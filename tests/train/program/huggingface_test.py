@@ -12,6 +12,7 @@ import sys
 import tempfile
 
 import harness
+import tiny_run
 
 LIMIT_S = 120
 CASES = harness.ROOT / "tests" / "data" / "huggingface"
@@ -20,22 +21,6 @@ MODEL, CANNOT_CREATE, CONFIG = 67, 73, 78
 TOLERANCE = 1e-5  # relative, of sums of f32 in another order
 F32, BF16 = (TOLERANCE, TOLERANCE), (1e-3, 2**-8)  # of losses, and of the gradient's norm
 ENV = {"OMP_NUM_THREADS": "1"}
-RUN = """\
-[model]
-path = "{folder}"
-[data]
-kind = "tokens"
-train = "{tokens}"
-validation_fraction = 0
-[train]
-steps = 5
-global_batch = 4
-sequence = 64
-lr = 1e-3
-schedule = "constant"
-[run]
-dir = "{out}"
-"""
 
 
 def run(command, ranks=None):
@@ -43,9 +28,7 @@ def run(command, ranks=None):
 
 
 def configure(work, folder, out="out", case=None):
-    path = work / "run.toml"
-    path.write_text(RUN.format(folder=folder, tokens=(CASES / case if case else folder) / "tokens.bin", out=work / out))
-    return path
+    return tiny_run.write_folder_config(work, folder, (CASES / case if case else folder) / "tokens.bin", "1e-3", out)
 
 
 def read_tensors(path):

@@ -12,6 +12,7 @@ import sys
 import tempfile
 
 import harness
+import tiny_run
 from huggingface_test import read_tensors, write_tensors
 
 LIMIT_S = 120
@@ -21,22 +22,6 @@ MODEL, CANNOT_CREATE, CONFIG = 67, 73, 78
 TOLERANCE = 1e-5  # relative, of sums of f32 in another order
 ENV = {"OMP_NUM_THREADS": "1"}
 WEIGHTS, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
-RUN = """\
-[model]
-path = "{model}"
-[data]
-kind = "tokens"
-train = "{tokens}"
-validation_fraction = 0
-[train]
-steps = 5
-global_batch = 4
-sequence = 64
-lr = 1e-2
-schedule = "constant"
-[run]
-dir = "{out}"
-"""
 
 
 def run(command, ranks=None):
@@ -56,9 +41,7 @@ def sets_of(sets):
 
 
 def configure(work, case, out="out", model=None):
-    path = work / "run.toml"
-    path.write_text(RUN.format(model=model or model_of(case), tokens=model_of(case) / "tokens.bin", out=work / out))
-    return path
+    return tiny_run.write_folder_config(work, model or model_of(case), model_of(case) / "tokens.bin", "1e-2", out)
 
 
 def train_run(train, work, case, ranks=None, out="out", model=None, **sets):

@@ -24,6 +24,31 @@ sample_tokens = 8
 """
 
 
+FOLDER_CONFIG = """\
+[model]
+path = "{folder}"
+[data]
+kind = "tokens"
+train = "{tokens}"
+validation_fraction = 0
+[train]
+steps = 5
+global_batch = 4
+sequence = 64
+lr = {lr}
+schedule = "constant"
+[run]
+dir = "{run_dir}"
+"""
+
+
+def write_folder_config(work, folder, tokens, lr, run_dir="out"):
+    """Five steps of the model in `folder` on a file of tokens, as the cases in tests/data have them. Returns the configuration's path."""
+    path = work / "run.toml"
+    path.write_text(FOLDER_CONFIG.format(folder=folder, tokens=tokens, lr=lr, run_dir=work / run_dir))
+    return path
+
+
 def corpus_text(size=6000):
     """Text with some structure, the same every time."""
     words = "the sun rises over a quiet field and the river carries it down to the sea".split()
