@@ -383,7 +383,7 @@ TEST_CASE("ranks without a micro-batch are refused, and told what would give the
     return std::string();
   };
   CHECK(message(config, 5) ==
-        "train.global_batch 16 has fewer micro-batches of 4 than there are ranks, 5: use 20 or more, at most 4 ranks, "
+        "train.global_batch 16 in micro-batches of 4 is too small for 5 ranks: use 20 or more, at most 4 ranks, "
         "or a smaller train.micro_batch");
   CHECK(message(config, 17).ends_with("use 68 or more, at most 4 ranks"));
   const Config one = parse_config(kSmall, "small.toml", {"train.global_batch=1", "train.micro_batch=1"});

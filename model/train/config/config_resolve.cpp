@@ -381,8 +381,7 @@ void check_ranks(const Config& config, int ranks, std::vector<int> hosts) {
   if (batch >= micro * ranks) return;
   throw Error(
       ExitCode::config,
-      fmt::format("train.global_batch {} has fewer micro-batches of {} than there are ranks, {}", batch, micro, ranks),
-      {},
+      fmt::format("train.global_batch {} in micro-batches of {} is too small for {} ranks", batch, micro, ranks), {},
       fmt::format("use {} or more, at most {} rank{}{}", micro * ranks, batch / micro, batch == micro ? "" : "s",
                   batch >= ranks ? ", or a smaller train.micro_batch" : ""));
 }

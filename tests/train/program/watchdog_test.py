@@ -212,7 +212,9 @@ def places_to_run(train, report):
         job = Job(train, ranks, "", {**small, "train__global_batch": 2 * ranks}, watch_s=30)
         report.case(f"P13 {ranks} ranks", job.problems(0, []), job.result)
     job = Job(train, 7, "", {"train__steps": 3}, watch_s=30)
-    report.case("P13 a batch that 7 ranks do not divide", job.problems(78, ["global_batch"]), job.result)
+    report.case("P13 a batch that 7 ranks do not divide", job.problems(0, []), job.result)
+    job = Job(train, 7, "", {"train__steps": 3, "train__global_batch": 6}, watch_s=30)
+    report.case("P13 a batch that is too small for 7 ranks", job.problems(78, ["global_batch"]), job.result)
     if harness.in_namespace("-n", "-u", "-m") is None:
         print("P14, P15: skipped, no namespaces may be made here")
         return
