@@ -255,7 +255,7 @@ namespace avx512 {
 const Isa& loops();
 }
 #if defined(ZS_HAS_AMX)
-/// AVX-512 with tiles for bf16.
+/// AVX-512's, but for attention, which has tiles for bf16.
 namespace amx {
 const Isa& loops();
 }
