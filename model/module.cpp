@@ -172,6 +172,43 @@ class TreeCheck {
 
 }  // namespace
 
+Module::Module(std::string path) : path_(std::move(path)) {}
+
+Module::~Module() = default;
+
+std::string Module::path_of(const std::string& name) const { return path_.empty() ? name : path_ + "." + name; }
+
+Parameter& Module::add_parameter(const std::string& name, Shape shape, Init init, bool has_decay) {
+  parameters_.push_back(std::make_unique<Parameter>(path_of(name), shape, init, has_decay));
+  return *parameters_.back();
+}
+
+Parameter& Module::add_buffer(const std::string& name, Shape shape, float constant) {
+  buffers_.push_back(std::make_unique<Parameter>(path_of(name), shape, Init{.constant = constant}, false));
+  buffers_.back()->set_trainable(false);
+  return *buffers_.back();
+}
+
+void Module::note_child(Module& child) { children_.push_back(&child); }
+
+void Module::keep_child(std::unique_ptr<Module> child) {
+  note_child(*child);
+  owned_.push_back(std::move(child));
+}
+
+void Module::attach(ShardedRuntime* runtime, int unit) {
+  is_unit_ = runtime != nullptr;
+  opened_.assign(is_unit_ ? 1 : 0, unit);
+  belong(runtime, unit);
+}
+
+void Module::open(std::vector<int> units) { opened_ = std::move(units); }
+
+void Module::detach() {
+  attach(nullptr, 0);
+  for (Module* child : children_) child->detach();
+}
+
 ForwardScope Module::entered() const {
   if (own_policy_ && owner_ == nullptr) {
     throw UsageError(

@@ -23,7 +23,7 @@ struct ResolvedPlan;
 /// nothing unless it is one.
 class Module {
  public:
-  virtual ~Module() = default;
+  virtual ~Module();
   Module(const Module&) = delete;
   Module& operator=(const Module&) = delete;
 
@@ -40,14 +40,10 @@ class Module {
   std::vector<int> units_in(const ShardedRuntime& runtime, bool recurse) const;
 
   /// It is this unit, which its forward opens.
-  void attach(ShardedRuntime* runtime, int unit) {
-    is_unit_ = runtime != nullptr;
-    opened_.assign(is_unit_ ? 1 : 0, unit);
-    belong(runtime, unit);
-  }
+  void attach(ShardedRuntime* runtime, int unit);
   /// Its forward opens these units of its owner instead, parents before children: a hook of theirs, whose own forwards
   /// then open none.
-  void open(std::vector<int> units) { opened_ = std::move(units); }
+  void open(std::vector<int> units);
   const std::vector<int>& opened() const { return opened_; }
   /// It is a part of this unit, whose precision is its own too.
   void belong(ShardedRuntime* runtime, int unit) {
@@ -55,10 +51,7 @@ class Module {
     owner_unit_ = unit;
   }
   /// It, and what is below it, is part of no unit any more.
-  void detach() {
-    attach(nullptr, 0);
-    for (Module* child : children_) child->detach();
-  }
+  void detach();
   /// Of whose unit it is one, or a part; null: nobody has sharded it.
   const ShardedRuntime* owner() const { return owner_; }
   int owner_unit() const { return owner_unit_; }
@@ -80,28 +73,21 @@ class Module {
   Tensor input(const Tensor& x) const { return owner_ ? owner_->cast_input(owner_unit_, x) : x; }
 
  protected:
-  explicit Module(std::string path) : path_(std::move(path)) {}
+  explicit Module(std::string path);
 
-  std::string path_of(const std::string& name) const { return path_.empty() ? name : path_ + "." + name; }
-  Parameter& add_parameter(const std::string& name, Shape shape, Init init, bool has_decay) {
-    parameters_.push_back(std::make_unique<Parameter>(path_of(name), shape, init, has_decay));
-    return *parameters_.back();
-  }
+  std::string path_of(const std::string& name) const;
+  Parameter& add_parameter(const std::string& name, Shape shape, Init init, bool has_decay);
   /// What is kept beside the parameters: f32, not trained, whole on every rank and not reduced, of this value at first,
   /// and saved in checkpoints by its name. Its value() is there while the model is sharded; a forward writes it on the
   /// compute stream, alike on every rank, and not in the second run of a recomputed function.
-  Parameter& add_buffer(const std::string& name, Shape shape, float constant) {
-    buffers_.push_back(std::make_unique<Parameter>(path_of(name), shape, Init{.constant = constant}, false));
-    buffers_.back()->set_trainable(false);
-    return *buffers_.back();
-  }
+  Parameter& add_buffer(const std::string& name, Shape shape, float constant);
   /// ShardedRuntime::mean_over_ranks of the model that this is a part of.
   Tensor mean_over_ranks(const Tensor& x) const { return owner_ ? owner_->mean_over_ranks(x) : x; }
   /// A child that is a member (or owned by a member) of the derived class; registration order is the order in the flat
   /// parameter.
   template <class M>
   M& add_child(M& child) {
-    children_.push_back(&child);
+    note_child(child);
     return child;
   }
   /// A child that this module owns, by a name below its own. args: of M's constructor, behind the path.
@@ -111,8 +97,8 @@ class Module {
   }
   template <class M>
   M& own_child(std::unique_ptr<M> child) {
-    M& made = add_child(*child);
-    owned_.push_back(std::move(child));
+    M& made = *child;
+    keep_child(std::move(child));
     return made;
   }
   bool casts_forward_input(DType dtype) const { return owner_ && owner_->casts_forward_input(owner_unit_, dtype); }
@@ -135,6 +121,8 @@ class Module {
   };
 
  private:
+  void note_child(Module& child);
+  void keep_child(std::unique_ptr<Module> child);
   ForwardScope entered() const;
   std::span<const int> units_to_open() const { return is_called_ ? std::span<const int>() : opened_; }
 

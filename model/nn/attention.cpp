@@ -78,6 +78,15 @@ Attention::Attention(std::string path, const AttentionOptions& options)
       out_(make_child<Linear>("out", options_.heads * options_.head_dim, options_.width,
                               LinearOptions{.has_bias = options_.has_bias, .init = options_.out_init})) {}
 
+Tensor Attention::forward(const Tensor& x, const Documents& documents, const Tensor& mask) {
+  return out_proj(heads(x, documents, mask));
+}
+
+Tensor Attention::out_proj(const Tensor& gathered) {
+  const ForwardScope scope = enter();
+  return output(out_(gathered));
+}
+
 Tensor Attention::heads(const Tensor& x, const Documents& documents, const Tensor& mask) {
   const ForwardScope scope = enter();
   Tensor qkv = qkv_(x);

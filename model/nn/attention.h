@@ -33,15 +33,10 @@ class Attention : public Layer<Attention> {
   /// (B, T, C) -> (B, T, C). `mask`: f32, bf16 or i32, to be broadcast to (B, heads, T, T), 0 where the token of the
   /// row does not see that of the column, though it could as the options say; each token must see one at least. With a
   /// mask (B, heads, T, T) is kept.
-  Tensor forward(const Tensor& x, const Documents& documents = {}, const Tensor& mask = {}) {
-    return out_proj(heads(x, documents, mask));
-  }
+  Tensor forward(const Tensor& x, const Documents& documents = {}, const Tensor& mask = {});
   /// The two halves of forward, for who recomputes the first. What the heads gather: (B, T, heads head_dim).
   Tensor heads(const Tensor& x, const Documents& documents = {}, const Tensor& mask = {});
-  Tensor out_proj(const Tensor& gathered) {
-    const ForwardScope scope = enter();
-    return output(out_(gathered));
-  }
+  Tensor out_proj(const Tensor& gathered);
   /// From here on a forward is of the tokens of one sequence, (1, T, C), that follow those which the cache has seen. It
   /// keeps their keys and values there, and records no gradient; they are all of one document. Null: as before.
   /// UsageError in a forward that has a mask, or is not causal.

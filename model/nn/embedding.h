@@ -7,16 +7,12 @@ namespace zs {
 /// Rows of a table by their numbers: "weight" (rows, width).
 class Embedding : public Layer<Embedding> {
  public:
-  Embedding(std::string path, std::int64_t rows, std::int64_t width, Init init = {.normal_std = kWeightDeviation})
-      : Layer(std::move(path)), weight_(add_parameter("weight", {rows, width}, init, true)) {}
+  Embedding(std::string path, std::int64_t rows, std::int64_t width, Init init = {.normal_std = kWeightDeviation});
 
   /// (B, T) i32 -> (B, T, C). With `positions`, of at least first + T rows, row first + t of it is added to token t.
   /// Each document begins at row `first`.
   Tensor forward(const Tensor& ids, Embedding* positions = nullptr, std::int64_t first = 0,
-                 const Documents& documents = {}) {
-    const ForwardScope of_positions = positions != nullptr ? positions->enter() : ForwardScope(nullptr, 0);
-    return output(embedding(ids, weight_, positions != nullptr ? &positions->weight_ : nullptr, first, documents));
-  }
+                 const Documents& documents = {});
 
   /// For a head that is tied to it.
   Parameter& weight() { return weight_; }

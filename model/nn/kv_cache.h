@@ -13,7 +13,10 @@ namespace zs {
 class KvCache {
  public:
   /// For so many tokens.
-  explicit KvCache(std::int64_t capacity) : capacity_(capacity) {}
+  explicit KvCache(std::int64_t capacity);
+  ~KvCache();
+  KvCache(const KvCache&) = delete;
+  KvCache& operator=(const KvCache&) = delete;
 
   std::int64_t capacity() const { return capacity_; }
   /// Tokens whose rows count: the position of the next one.
@@ -23,11 +26,7 @@ class KvCache {
   void clear() { seen_ = 0; }
 
   /// (capacity, width): of the attention `owner`, a token's keys, then its values.
-  Tensor rows(const void* owner, Context& context, std::int64_t width, DType dtype) {
-    Tensor& rows = rows_[owner];
-    if (!rows) rows = Tensor::empty(context, {capacity_, width}, dtype, "kv_cache");
-    return rows;
-  }
+  Tensor rows(const void* owner, Context& context, std::int64_t width, DType dtype);
 
  private:
   std::int64_t capacity_, seen_ = 0;

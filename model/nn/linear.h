@@ -21,27 +21,17 @@ struct LinearOptions {
 /// add to it.
 class Linear : public Layer<Linear> {
  public:
-  Linear(std::string path, std::int64_t in, std::int64_t out, const LinearOptions& options = {})
-      : Layer(std::move(path)),
-        weight_(add_parameter("weight", {out, in}, options.init, true)),
-        bias_(options.has_bias ? &add_parameter("bias", {out}, {}, false) : nullptr) {}
+  Linear(std::string path, std::int64_t in, std::int64_t out, const LinearOptions& options = {});
 
   /// (..., in) -> (..., out)
-  Tensor forward(const Tensor& x) {
-    const Tensor in = input(x), y = linear(in, weight_, bias_);
-    return adapters_.empty() ? y : add_adapters(y, in, adapters_);
-  }
+  Tensor forward(const Tensor& x);
   /// gelu(forward(x)), in one pass where the back end has that.
-  Tensor forward_gelu(const Tensor& x, GeluKind kind) {
-    const ForwardScope scope = enter();
-    if (!adapters_.empty()) return gelu(forward(x), kind);
-    return linear_gelu(input(x), weight_, bias_, kind);
-  }
+  Tensor forward_gelu(const Tensor& x, GeluKind kind);
 
   /// For a head.
   Parameter& weight() { return weight_; }
   /// Of rows behind those of the adapter before. It belongs to the block.
-  void add_adapter(LoraAdapter& adapter) { adapters_.push_back(&adapter); }
+  void add_adapter(LoraAdapter& adapter);
 
  private:
   Parameter& weight_;

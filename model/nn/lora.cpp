@@ -19,6 +19,8 @@ Tensor LoraAdapter::forward(const Tensor& x) {
   return linear(options_.scale == 1 ? narrow : mul(narrow, options_.scale), b_, nullptr);
 }
 
+LoraAdapters::LoraAdapters(std::string path) : Module(std::move(path)) {}
+
 LoraAdapter& LoraAdapters::add(const std::string& name, const LoraOptions& options) {
   return make_child<LoraAdapter>(name, options);
 }

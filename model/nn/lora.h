@@ -36,7 +36,7 @@ class LoraAdapter : public Layer<LoraAdapter> {
 /// gradients and moments where the block's weights have none.
 class LoraAdapters : public Module {
  public:
-  explicit LoraAdapters(std::string path) : Module(std::move(path)) {}
+  explicit LoraAdapters(std::string path);
 
   bool is_block() const override { return true; }
   /// `name`: of the product, below the block: "self_attn.q_proj".

@@ -11,6 +11,8 @@ TransformerBlock::TransformerBlock(std::string path, const BlockOptions& options
       attention_dropout_(make_child<Dropout>("attention_dropout", options.residual_dropout)),
       mlp_dropout_(make_child<Dropout>("mlp_dropout", options.residual_dropout)) {}
 
+LoraAdapters& TransformerBlock::make_adapters() { return *(adapters_ = &make_child<LoraAdapters>("lora")); }
+
 Tensor TransformerBlock::run(Recompute part, const Tensor& x, const TensorsFunction& body, const TensorFunction& last) {
   if (recompute_ != part) return last(body({x}));
   InputKeeper* const keeper = part == Recompute::block ? keeper_ : nullptr;

@@ -39,7 +39,7 @@ class TransformerBlock : public Layer<TransformerBlock> {
   /// Who has the block's input until backward where all of the block is recomputed; null: it stays.
   void set_input_keeper(InputKeeper* keeper) { keeper_ = keeper; }
   /// Where adapters of its products go. Called once, before the model is sharded.
-  LoraAdapters& make_adapters() { return *(adapters_ = &make_child<LoraAdapters>("lora")); }
+  LoraAdapters& make_adapters();
 
  private:
   /// last(body({x})), recomputed where the block recomputes this part.

@@ -32,17 +32,22 @@ struct Buffer {
 
   /// Elements [offset, offset + count).
   Buffer slice(std::int64_t offset, std::int64_t count) const {
-    ZS_CHECK(offset >= 0 && count >= 0 && offset + count <= elems, "slice [{}, {}) of a buffer of {} elements", offset,
-             offset + count, elems);
+    if (offset < 0 || count < 0 || offset + count > elems) [[unlikely]]
+      refuse_slice(offset, count);
     return {static_cast<std::byte*>(data) + offset * size_of(dtype), count, dtype, device};
   }
 
   /// Typed pointer; the element type must match. Only for code that runs on the buffer's device.
   template <class T>
   T* as() const {
-    ZS_CHECK(DTypeOf<T>::value == dtype, "buffer of {} read as {}", name_of(dtype), name_of(DTypeOf<T>::value));
+    if (DTypeOf<T>::value != dtype) [[unlikely]]
+      refuse_dtype(DTypeOf<T>::value);
     return static_cast<T*>(data);
   }
+
+ private:
+  [[noreturn]] void refuse_slice(std::int64_t offset, std::int64_t count) const;
+  [[noreturn]] void refuse_dtype(DType as) const;
 };
 
 }  // namespace zs

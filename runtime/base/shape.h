@@ -17,13 +17,7 @@ class Shape {
 
   Shape() = default;
   Shape(std::initializer_list<std::int64_t> dims) : Shape(std::span<const std::int64_t>(dims.begin(), dims.size())) {}
-  explicit Shape(std::span<const std::int64_t> dims) : rank_(static_cast<int>(dims.size())) {
-    ZS_CHECK(rank_ <= kMaxDims, "a shape has at most {} dims, got {}", kMaxDims, rank_);
-    for (int i = 0; i < rank_; ++i) {
-      ZS_CHECK(dims[i] >= 0, "dim {} is {}, expected 0 or more", i, dims[i]);
-      dims_[i] = dims[i];
-    }
-  }
+  explicit Shape(std::span<const std::int64_t> dims);
 
   int rank() const { return rank_; }
   std::int64_t numel() const {
@@ -34,18 +28,17 @@ class Shape {
   /// Size of dim `i`; negative counts from the end.
   std::int64_t operator[](int i) const {
     const int dim = i < 0 ? i + rank_ : i;
-    ZS_CHECK(dim >= 0 && dim < rank_, "dim {} of a shape with {} dims", i, rank_);
+    if (dim < 0 || dim >= rank_) [[unlikely]]
+      refuse_dim(i);
     return dims_[dim];
   }
   std::span<const std::int64_t> dims() const { return {dims_.data(), static_cast<std::size_t>(rank_)}; }
   bool operator==(const Shape&) const = default;
-  std::string str() const {
-    std::string text = "(";
-    for (const std::int64_t dim : dims()) text.append(text.size() > 1 ? ", " : "").append(std::to_string(dim));
-    return text + ")";
-  }
+  std::string str() const;
 
  private:
+  [[noreturn]] void refuse_dim(int i) const;
+
   int rank_ = 0;
   std::array<std::int64_t, kMaxDims> dims_{};
 };

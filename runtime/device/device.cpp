@@ -14,6 +14,10 @@ Error no_cuda() { return {ExitCode::config, "device 'cuda' is not in this build"
 
 }  // namespace
 
+Device::Device(DeviceOptions options) : options_(std::move(options)) {}
+
+Device::~Device() = default;
+
 std::unique_ptr<Device> Device::create(DeviceKind kind, const DeviceOptions& options) {
   ZS_CHECK(options.threads >= 1, "a device needs at least 1 thread, got {}", options.threads);
   switch (kind) {

@@ -42,7 +42,7 @@ struct DeviceOptions {
 class Device {
  public:
   static std::unique_ptr<Device> create(DeviceKind kind, const DeviceOptions& options);
-  virtual ~Device() = default;
+  virtual ~Device();
 
   virtual DeviceKind kind() const = 0;
   virtual Stream& stream(StreamRole role) = 0;
@@ -66,7 +66,7 @@ class Device {
   void synchronize();
 
  protected:
-  explicit Device(DeviceOptions options) : options_(std::move(options)) {}
+  explicit Device(DeviceOptions options);
   DeviceOptions options_;
   Trace trace_;
   MemoryCounter counter_{&trace_};

@@ -44,13 +44,10 @@ class Profile {
   const std::vector<OpTime>& times(StreamRole role) const { return times_[static_cast<std::size_t>(role)]; }
   /// The same of records.
   const std::vector<RecordTime>& records(StreamRole role) const { return records_[static_cast<std::size_t>(role)]; }
-  void clear() {
-    for (auto& times : times_) times.clear();
-    for (auto& records : records_) records.clear();
-  }
+  void clear();
   /// The stream's thread.
-  void add(StreamRole role, OpTime time) { times_[static_cast<std::size_t>(role)].push_back(std::move(time)); }
-  void add(StreamRole role, RecordTime record) { records_[static_cast<std::size_t>(role)].push_back(record); }
+  void add(StreamRole role, OpTime time);
+  void add(StreamRole role, RecordTime record);
 
  private:
   bool recording_ = false;

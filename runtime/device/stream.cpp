@@ -2,6 +2,42 @@
 
 namespace zs {
 
+const CudaContext& ExecContext::gpu() const {
+  ZS_CHECK(gpu_ != nullptr, "work for a GPU on a stream of another device");
+  return *gpu_;
+}
+
+UploadRing& ExecContext::uploads() const {
+  ZS_CHECK(uploads_ != nullptr, "an upload on a stream that has no way to a GPU");
+  return *uploads_;
+}
+
+void* ExecContext::scratch(std::int64_t bytes) {
+  if (!has_memory_ && bytes > scratch_.elems) scratch_ = grow(own_scratch_, bytes);
+  ZS_CHECK(bytes <= scratch_.elems, "{} bytes of scratch are used, {} were declared", bytes, scratch_.elems);
+  return scratch_.data;
+}
+
+void* ExecContext::workspace(std::int64_t bytes) {
+  if (!has_memory_ && bytes > workspace_.elems) workspace_ = grow(own_workspace_, bytes);
+  ZS_CHECK(bytes <= workspace_.elems, "{} bytes of workspace, there are {}", bytes, workspace_.elems);
+  return workspace_.data;
+}
+
+void* ExecContext::pinned(std::int64_t bytes) const {
+  ZS_CHECK(bytes <= pinned_.elems, "{} bytes of page-locked memory are used, {} were declared", bytes, pinned_.elems);
+  return pinned_.data;
+}
+
+Buffer ExecContext::grow(std::vector<std::byte>& own, std::int64_t bytes) const {
+  ZS_CHECK(gpu_ == nullptr, "a kernel of a GPU wants {} bytes of working memory, and was given none: see set_memory",
+           bytes);
+  own.resize(static_cast<std::size_t>(bytes) + 64);
+  void* address = own.data();
+  std::size_t room = own.size();
+  return {std::align(64, static_cast<std::size_t>(bytes), address, room), bytes, DType::u8, DeviceKind::cpu};
+}
+
 void Stream::flush_waits() {
   if (waits_.empty()) return;
   last_record_ = {};

@@ -63,15 +63,9 @@ class ExecContext {
   /// The back end's stream handle (cudaStream_t); null on the CPU.
   void* native_stream() const { return native_stream_; }
   /// Of a CUDA device's stream.
-  const CudaContext& gpu() const {
-    ZS_CHECK(gpu_ != nullptr, "work for a GPU on a stream of another device");
-    return *gpu_;
-  }
+  const CudaContext& gpu() const;
   /// The same: by which way the host's memory reaches the GPU.
-  UploadRing& uploads() const {
-    ZS_CHECK(uploads_ != nullptr, "an upload on a stream that has no way to a GPU");
-    return *uploads_;
-  }
+  UploadRing& uploads() const;
   /// One T per stream, made on first use: where libraries keep engines and primitive caches.
   template <class T>
   T& state() {
@@ -83,26 +77,15 @@ class ExecContext {
   /// Working memory for the op that runs, 64-byte aligned, its contents undefined: counted memory of the stream, at
   /// most what the op declared. Where work runs without a stream (a CPU kernel called by hand) it is the context's own
   /// and grows; a GPU cannot read that.
-  void* scratch(std::int64_t bytes) {
-    if (!has_memory_ && bytes > scratch_.elems) scratch_ = grow(own_scratch_, bytes);
-    ZS_CHECK(bytes <= scratch_.elems, "{} bytes of scratch are used, {} were declared", bytes, scratch_.elems);
-    return scratch_.data;
-  }
+  void* scratch(std::int64_t bytes);
   /// Working memory for kernels, beside what an op declares: ops of a CUDA device's compute stream have
   /// kWorkspaceBytes.
-  void* workspace(std::int64_t bytes) {
-    if (!has_memory_ && bytes > workspace_.elems) workspace_ = grow(own_workspace_, bytes);
-    ZS_CHECK(bytes <= workspace_.elems, "{} bytes of workspace, there are {}", bytes, workspace_.elems);
-    return workspace_.data;
-  }
+  void* workspace(std::int64_t bytes);
   static constexpr std::int64_t kWorkspaceBytes = std::int64_t{4} << 20;
 
   /// Memory of the host, page-locked where there is a GPU, that the op which runs has declared (OpInfo::pinned_bytes).
   /// It stays when the op has been enqueued; the stream's next op that has some gets the same. Needs a stream.
-  void* pinned(std::int64_t bytes) const {
-    ZS_CHECK(bytes <= pinned_.elems, "{} bytes of page-locked memory are used, {} were declared", bytes, pinned_.elems);
-    return pinned_.data;
-  }
+  void* pinned(std::int64_t bytes) const;
 
   /// By the stream, before each op: what its OpInfo declared, and the workspace. By whoever calls a GPU's kernel
   /// without a stream, once.
@@ -114,14 +97,7 @@ class ExecContext {
   }
 
  private:
-  Buffer grow(std::vector<std::byte>& own, std::int64_t bytes) const {
-    ZS_CHECK(gpu_ == nullptr, "a kernel of a GPU wants {} bytes of working memory, and was given none: see set_memory",
-             bytes);
-    own.resize(static_cast<std::size_t>(bytes) + 64);
-    void* address = own.data();
-    std::size_t room = own.size();
-    return {std::align(64, static_cast<std::size_t>(bytes), address, room), bytes, DType::u8, DeviceKind::cpu};
-  }
+  Buffer grow(std::vector<std::byte>& own, std::int64_t bytes) const;
 
   int threads_;
   void* native_stream_;

@@ -28,12 +28,9 @@ class Trace {
  public:
   void start() { recording_ = true; }
   void stop() { recording_ = false; }
-  void clear() { entries_.clear(); }
+  void clear();
   bool is_recording() const { return recording_; }
-  void add(TraceEntry entry) {
-    entry.phase = phase_;
-    entries_.push_back(std::move(entry));
-  }
+  void add(TraceEntry entry);
   /// What the program does from now on ("forward", "backward", "optimizer"), for whoever reads the trace or the
   /// profile.
   void set_phase(const char* phase) { phase_ = phase; }

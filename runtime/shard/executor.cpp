@@ -101,6 +101,14 @@ Executor::Executor(Context& context, World& world, const PlacementOptions& place
   order_check_ = std::make_unique<OrderCheck>(*this, world);
 }
 
+void Executor::set_accumulates(int unit, bool accumulates) {
+  units_.at(static_cast<std::size_t>(unit)).accumulates = accumulates;
+}
+
+void Executor::hold_reductions(const Event& event) { held_for_.push_back(event); }
+
+void Executor::add_ignored(Parameter& parameter) { ignored_.push_back(&parameter); }
+
 Executor::~Executor() {
   units_.clear();
   try {

@@ -53,9 +53,7 @@ class Executor {
   /// otherwise then is sharded.
   void set_mode(bool is_evaluation);
   /// Whether gradients of the unit that begin from now on are those of several micro-batches.
-  void set_accumulates(int unit, bool accumulates) {
-    units_.at(static_cast<std::size_t>(unit)).accumulates = accumulates;
-  }
+  void set_accumulates(int unit, bool accumulates);
   void run(const std::vector<Action>& actions);
 
   /// Compute waits for every reduction so far, and divides what is left to divide: call once, before the gradient
@@ -77,7 +75,7 @@ class Executor {
   void keep_gradients();
   /// ShardedRuntime::on_reduced, until the number that it gives is forgotten.
   int on_reduced(std::function<void(int unit)> hook);
-  void forget_hook(int number) { reduced_hooks_.erase(number); }
+  void forget_hook(int number);
   bool has_reduced_hook() const { return !reduced_hooks_.empty(); }
   void report_reduced(int unit);
   /// A step's last micro-batch has ended: units with a gradient that were not reported, having had none in it.
@@ -87,7 +85,7 @@ class Executor {
   /// The step is abandoned: who was reported is forgotten. UsageError where it has updated weights already.
   void drop_reports();
   /// No later reduction starts before `event`: what is more urgent goes first.
-  void hold_reductions(const Event& event) { held_for_.push_back(event); }
+  void hold_reductions(const Event& event);
   /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait
   /// for it. Not within a step: what is unsharded, or kept for a gather, would be old.
   void masters_updated();
@@ -138,7 +136,7 @@ class Executor {
   void read_full(int unit, const UseParameter& use);
 
   /// A parameter of the model that is in no unit: checkpoints hold it all the same. It outlives this.
-  void add_ignored(Parameter& parameter) { ignored_.push_back(&parameter); }
+  void add_ignored(Parameter& parameter);
   const std::vector<Parameter*>& ignored() const { return ignored_; }
   std::vector<FlatParameter>& units() { return units_; }
   const std::vector<FlatParameter>& units() const { return units_; }

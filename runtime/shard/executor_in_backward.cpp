@@ -7,6 +7,8 @@
 
 namespace zs {
 
+void Executor::forget_hook(int number) { reduced_hooks_.erase(number); }
+
 Buffer Executor::take_gradient(int unit_index) {
   FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
   if (unit.host_grad)

@@ -236,6 +236,12 @@ Tensor ShardedRuntime::cast_output(int unit, const Tensor& y) const {
                                                             : y;
 }
 
+int ShardedRuntime::unit_of(const Parameter& parameter) const { return unit_of_.at(&parameter); }
+
+void ShardedRuntime::check_no_scope(std::string_view call, int unit) const {
+  StepState::check_no_scope(call, executor_.units().at(static_cast<std::size_t>(unit)));
+}
+
 std::optional<RandomKey> ShardedRuntime::random_key(std::uint64_t place, std::int64_t samples) const {
   const StepState& step = executor_.step();
   if (!step.is_in_micro_batch())

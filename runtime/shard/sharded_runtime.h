@@ -57,7 +57,7 @@ class ShardedRuntime : private ParameterOwner {
    public:
     /// From now on compute has the unit's parameters, until it is resharded by hand, by its own backward or by the end
     /// of the micro-batch.
-    void wait() const { runtime_->run(runtime_->scheduler().wait_unshard(unit_)); }
+    void wait() const;
 
    private:
     friend class ShardedRuntime;
@@ -181,7 +181,7 @@ class ShardedRuntime : private ParameterOwner {
   std::shared_ptr<const Placement> place(const std::string& unit, const UnitPolicy& policy);
   bool stays_resident(const UnitPolicy& policy) const;
   void check_new(const std::string& unit, const std::vector<Parameter*>& parameters) const;
-  int unit_of(const Parameter& parameter) const { return unit_of_.at(&parameter); }
+  int unit_of(const Parameter& parameter) const;
   int pending_uses(int unit) const;
   void run(const std::vector<Action>& actions);
   void run_and_report(const std::vector<Action>& actions);
@@ -192,9 +192,7 @@ class ShardedRuntime : private ParameterOwner {
   void check_mode(Mode mode);
   void check_frozen() const;
   /// `call` does not go with an UnshardScope of the unit.
-  void check_no_scope(std::string_view call, int unit) const {
-    StepState::check_no_scope(call, executor_.units().at(static_cast<std::size_t>(unit)));
-  }
+  void check_no_scope(std::string_view call, int unit) const;
 
   Context& context_;
   ShardOptions options_;
@@ -244,18 +242,12 @@ class ForwardScope {
   /// Entered in this order and left in the other. They are where the span says as long as the scope lives.
   ForwardScope(ShardedRuntime* runtime, std::span<const int> units) : runtime_(runtime), units_(units) { enter(); }
   /// Throws what after_forward throws, unless an exception is already under way.
-  ~ForwardScope() noexcept(false) {
-    if (std::uncaught_exceptions() != exceptions_) return;
-    for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) runtime_->after_forward(*unit);
-  }
+  ~ForwardScope() noexcept(false);
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;
 
  private:
-  void enter() {
-    for (const int unit : units_) runtime_->before_forward(unit);
-    if (!units_.empty()) owner_.emplace(runtime_->context().device().memory(), runtime_->name(units_.front()));
-  }
+  void enter();
 
   ShardedRuntime* runtime_;
   int one_ = 0;

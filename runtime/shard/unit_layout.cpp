@@ -7,6 +7,8 @@
 
 namespace zs {
 
+void UnitLayout::check_rank(int rank) const { ZS_CHECK(rank >= 0 && rank < ranks_, "rank {} of {}", rank, ranks_); }
+
 std::vector<ShardSegment> UnitLayout::held_segments(int rank) const {
   std::vector<ShardSegment> held = segments(rank);
   std::erase_if(held, [&](const ShardSegment& segment) { return views_[segment.view].is_whole; });

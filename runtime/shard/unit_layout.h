@@ -92,7 +92,7 @@ class UnitLayout {
   /// Adds what of the whole parameters, or of the others, lies in a range of the full buffer that begins at
   /// `shard_offset` of a shard.
   void cut(std::vector<ShardSegment>& segments, bool of_whole, const Range& range, std::int64_t shard_offset) const;
-  void check_rank(int rank) const { ZS_CHECK(rank >= 0 && rank < ranks_, "rank {} of {}", rank, ranks_); }
+  void check_rank(int rank) const;
 
   std::vector<FlatView> views_;
   int ranks_;

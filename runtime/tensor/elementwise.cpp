@@ -20,4 +20,9 @@ void require_place(const std::string& name, const Tensor& x, bool has_gpu_code) 
                    "compile the file that calls elementwise() with nvcc, and mark the functions __host__ __device__");
 }
 
+void refuse_device(DeviceKind device) {
+  throw Error(ExitCode::internal,
+              fmt::format("check failed: an op compiled for the CPU alone ran on device {}", name_of(device)));
+}
+
 }  // namespace zs::elementwise_detail

@@ -24,6 +24,7 @@ void on_ranges(const ExecContext& exec, std::int64_t n,
                const std::function<void(std::int64_t begin, std::int64_t end)>& body);
 /// An op that cannot run on this device is refused when it is called.
 void require_place(const std::string& name, const Tensor& x, bool has_gpu_code);
+[[noreturn]] void refuse_device(DeviceKind device);
 
 struct Elements {
   void* address;
@@ -95,7 +96,8 @@ void run(const ExecContext& exec, DeviceKind device, std::int64_t n, const Body&
     return;
   }
 #endif
-  ZS_CHECK(device == DeviceKind::cpu, "an op compiled for the CPU alone ran on device {}", name_of(device));
+  if (device != DeviceKind::cpu) [[unlikely]]
+    refuse_device(device);
   on_ranges(exec, n, [&body](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) body(i);
   });

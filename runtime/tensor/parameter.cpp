@@ -13,6 +13,13 @@ struct Parameter::Shares {
   std::vector<Tensor> apart;
 };
 
+Parameter::GradTarget Parameter::accumulation_target() {
+  ZS_CHECK(grad_.data != nullptr, "parameter {} has no gradient buffer", name_);
+  const float beta = grad_is_written_ ? 1.0f : 0.0f;
+  grad_is_written_ = has_share_ = true;
+  return {grad_, beta};
+}
+
 void Parameter::add_grad(Context& context, const Tensor& share) {
   if (!is_trainable_) return;
   if (!share || share.shape() != shape_ || (share.dtype() != DType::f32 && share.dtype() != DType::bf16))

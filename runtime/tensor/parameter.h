@@ -88,12 +88,7 @@ class Parameter {
   GradTarget grad_target();
   /// For an op that goes by beta: the sum itself, with beta 0 on first touch, when nothing that means anything lies
   /// there, then 1. Saves the zeros, and the pass that adds a share.
-  GradTarget accumulation_target() {
-    ZS_CHECK(grad_.data != nullptr, "parameter {} has no gradient buffer", name_);
-    const float beta = grad_is_written_ ? 1.0f : 0.0f;
-    grad_is_written_ = has_share_ = true;
-    return {grad_, beta};
-  }
+  GradTarget accumulation_target();
   /// The engine, around an op's backward. The second adds the shares that lie apart; whether the op has given any.
   /// Where it has been called already, as by an op that names a parameter twice, it does nothing.
   void begin_shares(Context& context) {

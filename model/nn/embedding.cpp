@@ -1,0 +1,13 @@
+#include "model/nn/embedding.h"
+
+namespace zs {
+
+Embedding::Embedding(std::string path, std::int64_t rows, std::int64_t width, Init init)
+    : Layer(std::move(path)), weight_(add_parameter("weight", {rows, width}, init, true)) {}
+
+Tensor Embedding::forward(const Tensor& ids, Embedding* positions, std::int64_t first, const Documents& documents) {
+  const ForwardScope of_positions = positions != nullptr ? positions->enter() : ForwardScope(nullptr, 0);
+  return output(embedding(ids, weight_, positions != nullptr ? &positions->weight_ : nullptr, first, documents));
+}
+
+}  // namespace zs

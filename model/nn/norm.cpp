@@ -1,0 +1,39 @@
+#include "model/nn/norm.h"
+
+namespace zs {
+
+Norm::Norm(std::string path, std::int64_t width, float eps)
+    : Layer(std::move(path)), weight_(add_parameter("weight", {width}, {.constant = 1}, false)), eps_(eps) {}
+
+Tensor Norm::forward(const Tensor& x) { return normalize(input(x)); }
+
+SumAndNorm Norm::forward_sum(const Tensor& x, const Tensor& residual) {
+  const ForwardScope scope = enter();
+  if (!casts_forward_input(x.dtype())) return add_and_normalize(x, residual);
+  const Tensor sum = add(x, residual);
+  return {sum, forward(sum)};
+}
+
+LayerNorm::LayerNorm(std::string path, std::int64_t width, float eps)
+    : Norm(std::move(path), width, eps), bias_(add_parameter("bias", {width}, {}, false)) {}
+
+Tensor LayerNorm::normalize(const Tensor& x) { return layer_norm(x, weight_, bias_, eps_); }
+
+SumAndNorm LayerNorm::add_and_normalize(const Tensor& x, const Tensor& residual) {
+  return add_layer_norm(x, residual, weight_, bias_, eps_);
+}
+
+RMSNorm::RMSNorm(std::string path, std::int64_t width, float eps) : Norm(std::move(path), width, eps) {}
+
+Tensor RMSNorm::normalize(const Tensor& x) { return rms_norm(x, weight_, eps_); }
+
+SumAndNorm RMSNorm::add_and_normalize(const Tensor& x, const Tensor& residual) {
+  return add_rms_norm(x, residual, weight_, eps_);
+}
+
+std::unique_ptr<Norm> make_norm(NormKind kind, std::string path, std::int64_t width, float eps) {
+  if (kind == NormKind::rms) return std::make_unique<RMSNorm>(std::move(path), width, eps);
+  return std::make_unique<LayerNorm>(std::move(path), width, eps);
+}
+
+}  // namespace zs
