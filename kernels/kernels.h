@@ -250,8 +250,10 @@ struct KernelTable {
   /// out (tokens, width) := table[ids] [+ positions[t mod time]]; ids i32 (tokens); positions empty or (>= time, width)
   void (*embedding_forward)(ExecContext& ctx, Buffer out, Buffer ids, Buffer table, Buffer positions,
                             std::int64_t time);
-  /// dtable (rows, width) := beta * dtable, then dtable[ids[i]] += dy[i] in order of i; dtable f32 or dy's dtype
-  void (*embedding_backward)(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, std::int64_t width, float beta);
+  /// dtable (rows, width) := beta * dtable, then dtable[ids[i]] += dy[i] in order of i, but where ids[i] is `padding`
+  /// (below 0: nowhere); dtable f32 or dy's dtype
+  void (*embedding_backward)(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, std::int64_t width, float beta,
+                             std::int32_t padding);
   /// dpositions (rows, width) := beta * dpositions, then dpositions[i mod time] += dy[i] in order of i
   void (*position_backward)(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int64_t time, std::int64_t width,
                             float beta);

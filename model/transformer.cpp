@@ -17,8 +17,9 @@ BlockOptions with_residual_init(BlockOptions block, std::int64_t layers) {
 
 Transformer::Transformer(const TransformerOptions& options)
     : LanguageModel(options.vocab),
-      token_embedding_(
-          make_child<Embedding>("token_embedding", padded_vocab(options.vocab), options.block.attention.width)),
+      token_embedding_(make_child<Embedding>("token_embedding", padded_vocab(options.vocab),
+                                             options.block.attention.width, Init{.normal_std = kWeightDeviation},
+                                             options.padding)),
       position_embedding_(options.positions > 0 ? &make_child<Embedding>("position_embedding", options.positions,
                                                                          options.block.attention.width,
                                                                          Init{.normal_std = kPositionDeviation})

@@ -11,6 +11,7 @@ struct TransformerOptions {
   std::int64_t vocab = 0, layers = 0;
   std::int64_t positions = 0;   ///< rows of learned positions, which are added to the tokens' embedding; 0: none
   bool is_tied = true;          ///< the head is the token embedding
+  std::int64_t padding = -1;    ///< of the token embedding: see Embedding
   BlockOptions block;           ///< its sizes are the model's
   float embedding_dropout = 0;  ///< of the embeddings' sum, in training
 };

@@ -159,7 +159,7 @@ void add_embedding(std::vector<KernelCase>& cases, const CaseSizes& sizes, DType
                        const Buffer dtable = arrays.shared_random("dtable", vocab * width, kF32),
                                     ids = arrays.ids(tokens, vocab, set), dy = arrays.random(tokens * width, dtype);
                        return [=](ExecContext& exec) {
-                         kernels_of(exec).embedding_backward(exec, dtable, ids, dy, width, beta);
+                         kernels_of(exec).embedding_backward(exec, dtable, ids, dy, width, beta, -1);
                        };
                      }});
   }

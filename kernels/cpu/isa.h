@@ -56,6 +56,7 @@ struct ScatterRows {
   Rows rows;
   std::int64_t table_rows, period;
   float beta;
+  std::int32_t padding;  // the id whose rows are passed over
 };
 
 /// ratio: base^(-2 / head_dim). scratch: rotary_scratch_elems floats for each thread, 8-byte aligned.

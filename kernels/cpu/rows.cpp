@@ -46,6 +46,7 @@ void scatter_columns(const ScatterRows& args, std::int64_t begin, std::int64_t e
   const std::int64_t width = args.rows.width;
   const auto row_of = [&](std::int64_t i) { return elements<T>(args.table) + args.ids[i] * width; };
   for (std::int64_t i = 0; i < args.rows.count; ++i) {
+    if (args.ids[i] == args.padding) continue;
     const T* soon = row_of(min_of(i + kRowsAhead, args.rows.count - 1));
     add_row(row_of(i), elements<const G>(args.dy) + i * width, begin, end,
             [=](std::int64_t c, auto part) { fetch(soon + c, part); });
@@ -167,7 +168,8 @@ void embedding_forward(ExecContext& ctx, Buffer out, Buffer ids, Buffer table, B
                                   .time = time});
 }
 
-void embedding_backward(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, std::int64_t width, float beta) {
+void embedding_backward(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, std::int64_t width, float beta,
+                        std::int32_t padding) {
   const checks::TableRows found = checks::embedding_backward(dtable, ids, dy, width);
   check_indices("token", ids.as<std::int32_t>(), ids.elems, found.table_rows);
   if (beta == 0.0f) {
@@ -181,7 +183,8 @@ void embedding_backward(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, 
                                      .rows = {found.tokens, width},
                                      .table_rows = found.table_rows,
                                      .period = 0,
-                                     .beta = 1.0f});
+                                     .beta = 1.0f,
+                                     .padding = padding});
 }
 
 void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int64_t time, std::int64_t width,
@@ -193,7 +196,8 @@ void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int6
                                      .rows = {found.tokens, width},
                                      .table_rows = found.table_rows,
                                      .period = time,
-                                     .beta = beta});
+                                     .beta = beta,
+                                     .padding = -1});
 }
 
 }  // namespace

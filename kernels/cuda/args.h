@@ -46,12 +46,13 @@ struct EmbeddingArgs {
   bool is_aligned;  // here and below: addresses, and rows to whole packs
 };
 
-/// table[ids[i]] += dy[i] in order of i, or at i mod time where ids is null.
+/// table[ids[i]] += dy[i] in order of i, or at i mod time where ids is null. Rows of the id `padding` are passed over.
 struct ScatterArgs {
   Data table, dy;
   const std::int32_t* ids;
   Rows rows;
   std::int64_t table_rows, time;
+  std::int32_t padding;
   bool is_aligned;
 };
 

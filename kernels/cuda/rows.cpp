@@ -80,7 +80,8 @@ void embedding_forward(ExecContext& ctx, Buffer out, Buffer ids, Buffer table, B
   launch_elems(ctx, "zs_embedding_forward", found.tokens * packs_of(found.width), 1, args);
 }
 
-void embedding_backward(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, std::int64_t width, float beta) {
+void embedding_backward(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, std::int64_t width, float beta,
+                        std::int32_t padding) {
   const checks::TableRows found = checks::embedding_backward(dtable, ids, dy, width);
   begin_table(ctx, dtable, beta);
   const ScatterArgs args{.table = data_of(dtable),
@@ -89,6 +90,7 @@ void embedding_backward(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, 
                          .rows = {found.tokens, width},
                          .table_rows = found.table_rows,
                          .time = 0,
+                         .padding = padding,
                          .is_aligned = are_whole_packs(width, dtable.data, dy.data)};
   const std::int64_t warps = found.tokens * blocks_of(width), a_block = kThreads / kWarp;
   launch(ctx, "zs_embedding_backward", (warps + a_block - 1) / a_block, kThreads, &args);
@@ -104,6 +106,7 @@ void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int6
                          .rows = {found.tokens, width},
                          .table_rows = found.table_rows,
                          .time = time,
+                         .padding = -1,
                          .is_aligned = are_whole_packs(width, dpositions.data, dy.data)};
   launch(ctx, "zs_position_backward", time, kThreads, &args);
 }

@@ -128,6 +128,7 @@ extern "C" __global__ void zs_embedding_backward(const ScatterArgs args) {
   if (token >= args.rows.count) return;
   const std::int32_t id = args.ids[token];
   checked_index(id, args.table_rows);
+  if (id == args.padding) return;
   if (has_come_before(args, token, id)) return;
   if (!args.is_aligned) return add_rows_of_id<AnyPacks>(args, token, id, begin);
   if (args.dy.is_bf16) return add_rows_of_id<WholePacks<Bf16>>(args, token, id, begin);

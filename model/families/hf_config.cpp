@@ -81,6 +81,19 @@ void take_rotary(const HfConfig& config, ModelConfig& model) {
   model.rotary_context = config.integer(kContext, rope.integer(kContext, model.context));
 }
 
+/// Its embedding has no gradient where it is looked up; -1: there is none. Below 0 it counts from the vocabulary's end,
+/// as in torch.
+std::int64_t pad_token_of(const HfConfig& config, std::int64_t vocab) {
+  constexpr const char* kKey = "pad_token_id";
+  if (!config.has(kKey)) return -1;
+  const json& value = config.document()[kKey];
+  if (!value.is_number_integer()) config.refuse(kKey);
+  const bool is_beyond = value.is_number_unsigned() ? value.get<std::uint64_t>() >= static_cast<std::uint64_t>(vocab)
+                                                    : value.get<std::int64_t>() < -vocab;
+  if (is_beyond) config.refuse(kKey);
+  return value.get<std::int64_t>() < 0 ? value.get<std::int64_t>() + vocab : value.get<std::int64_t>();
+}
+
 }  // namespace
 
 HfConfig HfConfig::of_folder(const std::string& folder) {
@@ -189,6 +202,7 @@ ModelConfig rotary_from_config(const HfConfig& config, const char* family, const
   model.head_dim = config.integer("head_dim", defaults.head_dim == 0 ? model.width / model.heads : defaults.head_dim);
   model.norm_eps = config.number("rms_norm_eps", 1e-6);
   model.tied_head = config.boolean("tie_word_embeddings", false);
+  model.pad_token_id = pad_token_of(config, model.vocab);
   take_rotary(config, model);
   if (config.text("hidden_act", "silu") != "swish") config.require("hidden_act", "silu");  // two names of one
   config.require("attention_dropout", 0.0);
@@ -223,6 +237,7 @@ nlohmann::ordered_json rotary_to_config(const ModelConfig& model, const char* ar
                                    {"max_window_layers", 0},
                                    {"rope_theta", model.rotary_base}};  // what reads the older form finds the base here
   config["rope_parameters"] = rope;
+  if (model.pad_token_id >= 0) config["pad_token_id"] = model.pad_token_id;
   if (model.window > 0) config["sliding_window"] = model.window;
   if (model.rotary_scaling != "none") config["rope_scaling"] = rope;
   return config;

@@ -20,6 +20,7 @@ struct ModelConfig {
   std::string rotary_scaling = "none";
   double rotary_factor = 8, rotary_low = 1, rotary_high = 4;
   std::int64_t rotary_context = 8192;
+  std::int64_t pad_token_id = -1;
   double dropout = 0, embedding_dropout = -1, attention_dropout = -1, residual_dropout = -1;
   std::string path = {};
 

@@ -21,6 +21,7 @@ TransformerOptions rotary_decoder(const ModelConfig& model) {
       .vocab = model.vocab,
       .layers = model.layers,
       .is_tied = model.tied_head,
+      .padding = model.pad_token_id,
       .block = {
           .norm = NormKind::rms,
           .norm_eps = eps,
@@ -42,9 +43,9 @@ void derive_rotary_decoder(ModelConfig& model) {
 }
 
 std::vector<std::string_view> rotary_decoder_keys(std::vector<std::string_view> more) {
-  std::vector<std::string_view> keys = {"model.kv_heads",    "model.hidden",         "model.head_dim",
-                                        "model.rotary_base", "model.rotary_scaling", "model.rotary_factor",
-                                        "model.rotary_low",  "model.rotary_high",    "model.rotary_context"};
+  std::vector<std::string_view> keys = {
+      "model.kv_heads",      "model.hidden",     "model.head_dim",    "model.rotary_base",    "model.rotary_scaling",
+      "model.rotary_factor", "model.rotary_low", "model.rotary_high", "model.rotary_context", "model.pad_token_id"};
   keys.insert(keys.end(), more.begin(), more.end());
   return keys;
 }

@@ -7,7 +7,9 @@ namespace zs {
 /// Rows of a table by their numbers: "weight" (rows, width).
 class Embedding : public Layer<Embedding> {
  public:
-  Embedding(std::string path, std::int64_t rows, std::int64_t width, Init init = {.normal_std = kWeightDeviation});
+  /// Looking up row `padding` gives it no gradient; -1: there is no such row.
+  Embedding(std::string path, std::int64_t rows, std::int64_t width, Init init = {.normal_std = kWeightDeviation},
+            std::int64_t padding = -1);
 
   /// (B, T) i32 -> (B, T, C). With `positions`, of at least first + T rows, row first + t of it is added to token t.
   /// Each document begins at row `first`.
@@ -19,6 +21,7 @@ class Embedding : public Layer<Embedding> {
 
  private:
   Parameter& weight_;
+  std::int64_t padding_;
 };
 
 }  // namespace zs

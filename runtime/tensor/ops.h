@@ -17,9 +17,10 @@ namespace zs {
 // formulas stand in kernels/kernels.h. Arguments that do not fit are a UsageError that names the op and the argument.
 
 /// (B, T) i32 ids -> (B, T, C): table (V, C) rows, plus rows of positions from `first` on, (>= first + T, C), where
-/// given; each document begins at `first`. With a first other than 0 without gradient.
+/// given; each document begins at `first`. With a first other than 0 without gradient. Tokens that are `padding` give
+/// their row of the table no gradient; -1: there are none.
 Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions, std::int64_t first = 0,
-                 const Documents& documents = {});
+                 const Documents& documents = {}, std::int64_t padding = -1);
 
 /// (..., C) -> (..., C), gamma and beta (C).
 Tensor layer_norm(const Tensor& x, Parameter& gamma, Parameter& beta, float eps = 1e-5f);

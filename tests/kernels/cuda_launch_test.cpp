@@ -173,7 +173,7 @@ TEST_CASE("a token outside the table ends the GPU's work with an error that name
   ids.as<std::int32_t>()[1] = token;
   stream.enqueue({"embedding", {table, ids}, {out}}, [&](ExecContext& exec) {
     if (is_forward) return cuda_kernels().embedding_forward(exec, out, ids, table, {}, 2);
-    cuda_kernels().embedding_backward(exec, table, ids, out, 4, 0.0f);
+    cuda_kernels().embedding_backward(exec, table, ids, out, 4, 0.0f, -1);
   });
   CHECK_THROWS_WITH(device.synchronize(),
                     Catch::Contains("CUDA error 719") && Catch::Contains("last enqueued: embedding"));

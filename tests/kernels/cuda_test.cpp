@@ -80,7 +80,7 @@ TEST_CASE("packs and single elements give the same bits in every kernel of rows"
     k().layer_norm_backward(ctx, at(1), dgamma.buffer(), dbeta.buffer(), part(moved_dy, skipped, n),
                             part(moved_x, skipped, n), mean.buffer(), rstd.buffer(), gamma.buffer(), 0.0f);
     k().bias_backward(ctx, dbias.buffer(), part(moved_dy, skipped, n), 0.0f);
-    k().embedding_backward(ctx, dtable.buffer(), ids.buffer(), part(moved_dy, skipped, n), width, 0.0f);
+    k().embedding_backward(ctx, dtable.buffer(), ids.buffer(), part(moved_dy, skipped, n), width, 0.0f, -1);
     k().cross_entropy_forward(ctx, losses.buffer(), lse.buffer(), part(moved_logits, skipped, n), ids.buffer(), 20);
     k().cross_entropy_backward(ctx, at(2), part(moved_logits, skipped, n), lse.buffer(), ids.buffer(), dloss.buffer(),
                                20, 1.0f);

@@ -196,6 +196,7 @@ TEST_CASE("embedding gradients are added in order of the tokens") {
   if (to == DType::bf16 && dtype == DType::f32) return;
   const float beta = GENERATE(0.0f, 1.0f);
   const Size size = GENERATE(from_range(kSizes));
+  const std::int32_t padding = GENERATE(-1, 5);
   const std::int64_t time = std::min<std::int64_t>(size.rows, 7), vocabulary = 13;
   Values ids = random_ids(size.rows, vocabulary), dy = Values::random(dtype, size.rows * size.width, 1);
   const std::int64_t table_elems = vocabulary * size.width, position_elems = (time + 2) * size.width;
@@ -203,7 +204,7 @@ TEST_CASE("embedding gradients are added in order of the tokens") {
   const Values table = fresh ? Values::poison(to, table_elems) : Values::random(to, table_elems, 2);
   const Values positions = fresh ? Values::poison(to, position_elems) : Values::random(to, position_elems, 3);
   const auto out = run({table, positions}, [&](ExecContext& ctx, std::vector<Values>& o) {
-    k().embedding_backward(ctx, o[0].buffer(), ids.buffer(), dy.buffer(), size.width, beta);
+    k().embedding_backward(ctx, o[0].buffer(), ids.buffer(), dy.buffer(), size.width, beta, padding);
     k().position_backward(ctx, o[1].buffer(), dy.buffer(), time, size.width, beta);
   });
   Values expected_table = fresh ? Values(to, table_elems) : table,
@@ -213,7 +214,8 @@ TEST_CASE("embedding gradients are added in order of the tokens") {
   };
   for (std::int64_t i = 0; i < size.rows; ++i)
     for (std::int64_t c = 0; c < size.width; ++c) {
-      add(expected_table, ids.at<std::int32_t>(i) * size.width + c, dy[i * size.width + c]);
+      if (ids.at<std::int32_t>(i) != padding)
+        add(expected_table, ids.at<std::int32_t>(i) * size.width + c, dy[i * size.width + c]);
       add(expected_positions, i % time * size.width + c, dy[i * size.width + c]);
     }
   REQUIRE(out[0].same_bytes(expected_table));
@@ -225,7 +227,7 @@ TEST_CASE("a token outside the table is refused by number", "[cpu]") {
   Values ids = Values::of(DType::i32, {0, 5}), table(DType::f32, 5 * 2), out(DType::f32, 4), none(DType::f32, 0);
   REQUIRE_THROWS_WITH(k().embedding_forward(ctx, out.buffer(), ids.buffer(), table.buffer(), none.buffer(), 2),
                       Catch::Contains("token 1 is 5, expected [0, 5)"));
-  REQUIRE_THROWS_AS(k().embedding_backward(ctx, table.buffer(), ids.buffer(), out.buffer(), 2, 0.0f), Error);
+  REQUIRE_THROWS_AS(k().embedding_backward(ctx, table.buffer(), ids.buffer(), out.buffer(), 2, 0.0f, -1), Error);
 }
 
 TEST_CASE("layer norm follows its formula") {

@@ -197,6 +197,37 @@ TEST_CASE("a kernel's dtype error names the op that ran it, and the remedy") {
              Contains("op my_loss: logits are bf16, expected f32") && Contains("cast(logits"));
 }
 
+TEST_CASE("tokens that are padding give the table no gradient, and the head that is tied to it gives its own") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  Machine machine;
+  Context& context = machine.context;
+  Parameter table("table", {5, 8}, {}, true), positions("positions", {4, 8}, {}, true);
+  PlainOwner owner(context, dtype, DType::f32);
+  Floats values;
+  for (int i = 0; i < 40; ++i) values.push_back(0.125f * static_cast<float>(i * 7 % 11) - 0.5f);
+  owner.add(table, values);
+  owner.add(positions, Floats(32, 0.5f));
+  const Tensor ids = Tensor::from_host(context, {2, 4}, std::vector<std::int32_t>{3, 1, 3, 0, 2, 3, 1, 3});
+  const auto gradients = [&](std::int64_t padding, bool is_tied) {
+    owner.clear_gradients();
+    const Tensor x = embedding(ids, table, &positions, 0, {}, padding);
+    backward(is_tied ? lm_head_loss(x, table, ids, 5) : sum(cast(x, DType::f32)));
+    return std::pair(owner.grad(table).to_host(), owner.grad(positions).to_host());
+  };
+  const auto all = gradients(-1, false), padded = gradients(3, false);
+  CHECK(padded.second == all.second);
+  const auto row = [](const Floats& values, int i) {
+    return Floats(values.begin() + 8 * i, values.begin() + 8 * i + 8);
+  };
+  CHECK(row(all.first, 3) == Floats(8, 4.0f));
+  CHECK(row(padded.first, 3) == Floats(8, 0.0f));
+  for (const int other : {0, 1, 2, 4}) CHECK(row(padded.first, other) == row(all.first, other));
+  const Floats tied = gradients(3, true).first;
+  CHECK(row(tied, 3) != Floats(8, 0.0f));
+  CHECK(row(tied, 3) != row(gradients(-1, true).first, 3));
+  CHECK_THROWS_WITH(embedding(ids, table, nullptr, 0, {}, 5), Catch::Contains("padding 5 of a table of 5 rows"));
+}
+
 TEST_CASE("a batch of no rows has a loss of zero and gradients of zeros") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const bool is_seeded = GENERATE(false, true), is_flat = GENERATE(false, true);

@@ -49,6 +49,8 @@ TEST_CASE("C8: each key may change, may change and is named, or may not") {
   CHECK(compare_runs(saved, with("config.train.lr", "0.5"), "c") == std::vector<std::string>{"train.lr 0.0006 -> 0.5"});
   CHECK(compare_runs(saved, with("config.model.dropout", "0.1"), "c") ==
         std::vector<std::string>{"model.dropout 0.0 -> 0.1"});
+  CHECK(compare_runs(saved, with("config.model.pad_token_id", "3"), "c") ==
+        std::vector<std::string>{"model.pad_token_id -1 -> 3"});
   CHECK(compare_runs(saved, with("config.train.steps", "20"), "c") == std::vector<std::string>{"train.steps 10 -> 20"});
   CHECK(compare_runs(saved, with("data.train_digest", "0b"), "c") ==
         std::vector<std::string>{"data.train_digest 0a -> 0b (it is other data)"});

@@ -77,6 +77,9 @@ constexpr std::array kTrainingKeys = {
               "the preset's, or `4.0`", "One that turns more often stays; what lies between is changed in part."},
     ConfigKey{"model.rotary_context", [](Config& c) -> ConfigSlot { return &c.model.rotary_context; },
               between(1, 1048576), "", "the preset's, or `8192`", "Positions that the model was first trained with."},
+    ConfigKey{"model.pad_token_id", [](Config& c) -> ConfigSlot { return &c.model.pad_token_id; }, between(-1, 4194303),
+              "", "-1, or what `config.json` says",
+              "Token that gets no gradient from being looked up; -1: none. May be changed as `model.dropout`."},
     ConfigKey{
         "model.dropout", [](Config& c) -> ConfigSlot { return &c.model.dropout; }, below_one, "",
         "0.0, or what `config.json` says",

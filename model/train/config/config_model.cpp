@@ -73,10 +73,14 @@ bool is_described(const ConfigDraft& draft) {
   return std::all_of(keys.begin(), keys.end(), [&](const char* key) { return draft.is_given(key); });
 }
 
-/// What the folder says of dropout, but for what was given: that is a choice of each training. All of it is replaced by
-/// model.dropout.
-void take_dropout(const ConfigDraft& draft, ModelConfig& folder) {
+/// What the folder says of dropout and padding, but for what was given: that is a choice of each training. All dropout
+/// is replaced by model.dropout.
+void take_training_choices(const ConfigDraft& draft, ModelConfig& folder) {
   const ModelConfig& given = draft.config.model;
+  const Family& family = family_named(folder.family);
+  if (family.has("model.pad_token_id") && draft.is_given("model.pad_token_id"))
+    folder.pad_token_id = given.pad_token_id;
+  if (!family.has("model.dropout")) return;
   if (draft.is_given("model.dropout")) {
     folder.dropout = given.dropout;
     folder.embedding_dropout = folder.attention_dropout = folder.residual_dropout = -1;
@@ -91,7 +95,7 @@ void take_folder(ConfigDraft& draft, const ModelConfig& folder) {
   Config from;
   from.model = folder;
   from.model.path = draft.config.model.path;
-  if (family_named(folder.family).has("model.dropout")) take_dropout(draft, from.model);
+  take_training_choices(draft, from.model);
   for (const ConfigKey& key : config_keys()) {
     const std::string name(key.name);
     if (!key.name.starts_with(kTable) || draft.bad.count(name) != 0) continue;
@@ -198,6 +202,14 @@ void check_heads(ConfigDraft& draft, const Family& family) {
         has_head_dim ? "choose an even model.head_dim" : "choose model.width as an even multiple of model.heads");
 }
 
+void check_padding(ConfigDraft& draft) {
+  const ModelConfig& model = draft.config.model;
+  if (are_good(draft, {"model.pad_token_id", "model.vocab"}) && model.pad_token_id >= model.vocab)
+    draft.report("model.pad_token_id",
+                 fmt::format("model.pad_token_id {} is not below model.vocab {}", model.pad_token_id, model.vocab),
+                 "name a token of the model, or leave it out");
+}
+
 void check_rotary(ConfigDraft& draft) {
   const ModelConfig& model = draft.config.model;
   if (are_good(draft, {"model.rotary_scaling", "model.rotary_low", "model.rotary_high"}) &&
@@ -241,6 +253,7 @@ void resolve_model(ConfigDraft& draft) {
 
 void check_model_sizes(ConfigDraft& draft) {
   if (const Family* const family = find_family(draft.config.model.family)) check_heads(draft, *family);
+  check_padding(draft);
   check_rotary(draft);
 }
 

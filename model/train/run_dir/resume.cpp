@@ -31,8 +31,9 @@ constexpr std::array<std::string_view, 15> kRefused = {
     "train.momentum", "train.nesterov", "train.muon",   "train.average",      "data.train_tokens"};
 constexpr std::array<std::string_view, 2> kRefusedTables = {"model.", "lora."};
 // But for what is no part of the model, and a choice of each step, as the learning rate is.
-constexpr std::array<std::string_view, 4> kNamed = {"model.dropout", "model.embedding_dropout",
-                                                    "model.attention_dropout", "model.residual_dropout"};
+constexpr std::array<std::string_view, 5> kNamed = {"model.dropout", "model.embedding_dropout",
+                                                    "model.attention_dropout", "model.residual_dropout",
+                                                    "model.pad_token_id"};
 // What says where and how fast, not what. Files may move: their names, their length and what they hold are compared
 // instead.
 constexpr std::array<std::string_view, 20> kFree = {"name",

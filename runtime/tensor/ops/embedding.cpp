@@ -9,19 +9,24 @@ namespace {
 
 using Runs = std::vector<Documents::Run>;
 
-void embedding_gradients(const Tensor& dy, const Tensor& ids, Parameter& table, Parameter* positions,
-                         const Runs& runs) {
+/// But for the rows of the id `padding`, which have none.
+void table_gradient(const Tensor& dy, const Tensor& ids, Parameter& table, std::int64_t padding) {
+  if (!table.is_trainable()) return;
   Context& context = dy.context();
-  const std::int64_t width = table.shape()[1];
   const Buffer in = dy.buffer(), index = ids.buffer();
-  if (table.is_trainable()) {
-    const auto dtable = table.accumulation_target();
-    context.launch(declare_gradient({"embedding_backward", {in, index}}, dtable),
-                   [&kernels = context.kernels(), in, index, dtable, width](ExecContext& exec) {
-                     kernels.embedding_backward(exec, dtable.buffer, index, in, width, dtable.beta);
-                   });
-  }
+  const auto dtable = table.accumulation_target();
+  context.launch(declare_gradient({"embedding_backward", {in, index}}, dtable),
+                 [&kernels = context.kernels(), in, index, dtable, width = table.shape()[1],
+                  id = static_cast<std::int32_t>(padding)](ExecContext& exec) {
+                   kernels.embedding_backward(exec, dtable.buffer, index, in, width, dtable.beta, id);
+                 });
+}
+
+void position_gradient(const Tensor& dy, Parameter* positions, const Runs& runs) {
   if (positions == nullptr || !positions->is_trainable()) return;
+  Context& context = dy.context();
+  const std::int64_t width = positions->shape()[1];
+  const Buffer in = dy.buffer();
   const auto dpositions = positions->accumulation_target();
   context.launch(declare_gradient({"position_backward", {in}}, dpositions),
                  [&kernels = context.kernels(), in, dpositions, width, runs](ExecContext& exec) {
@@ -38,8 +43,11 @@ void embedding_gradients(const Tensor& dy, const Tensor& ids, Parameter& table, 
 }  // namespace
 
 Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions, std::int64_t first,
-                 const Documents& documents) {
+                 const Documents& documents, std::int64_t padding) {
   require_ids("embedding", "ids", ids);
+  if (padding < -1 || padding >= table.shape()[0])
+    throw UsageError(fmt::format("op embedding: padding {} of a table of {} rows", padding, table.shape()[0]),
+                     "name one of its rows, or -1 for none");
   if (ids.shape().rank() != 2)
     throw UsageError(fmt::format("op embedding: ids are {}, expected (B, T)", ids.describe()));
   Context& context = ids.context();
@@ -65,10 +73,12 @@ Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions, std:
                      kernels.embedding_forward(exec, out.slice(run.first * width, run.tokens() * width),
                                                index.slice(run.first, run.tokens()), rows, offsets, run.length);
                  });
-  record_op(y, "embedding", {}, {&table, positions}, [ids = ids.detach(), &table, positions, runs](const Tensor& dy) {
-    embedding_gradients(dy, ids, table, positions, runs);
-    return std::vector<Tensor>{};
-  });
+  record_op(y, "embedding", {}, {&table, positions},
+            [ids = ids.detach(), &table, positions, runs, padding](const Tensor& dy) {
+              table_gradient(dy, ids, table, padding);
+              position_gradient(dy, positions, runs);
+              return std::vector<Tensor>{};
+            });
   return y;
 }
 

@@ -78,11 +78,12 @@ def compare(result, out, case, bounds=F32):
     return [f"{what} is {got}, wanted {wanted}" for what, got, wanted, bound in pairs if not abs(got - wanted) <= bound * abs(wanted)]
 
 
-def trains(train, work, report, case, ranks=None, name="", folder=None, **sets):
+def trains(train, work, report, case, ranks=None, name="", folder=None, has_own=False, **sets):
+    """has_own: `folder` has tokens, and what is expected of them."""
     shutil.rmtree(work / "out", ignore_errors=True)
     options = sum((["--set", f"{key.replace('__', '.')}={value}"] for key, value in sets.items()), [])
-    result = run([train, configure(work, folder or CASES / case, case=case), *options], ranks)
-    problems = compare(result, work / "out", case, BF16 if "precision__param" in sets else F32)
+    result = run([train, configure(work, folder or CASES / case, case=None if has_own else case), *options], ranks)
+    problems = compare(result, work / "out", folder if has_own else case, BF16 if "precision__param" in sets else F32)
     report.case(f"five steps of {case}{f' at {ranks} ranks' if ranks else ''}{name and ', ' + name}", problems, result)
 
 
@@ -111,6 +112,28 @@ def training_cases(train, work, report, is_long):
             for ranks in (1, 2, 3, 4):
                 evaluates(train, report, case, CASES / case, loss, ranks, ["--set", f"shard.layout={layout}"])
         trains(train, work, report, case, 4, "ddp", shard__strategy="ddp")
+
+
+def padding_cases(train, work, report):
+    """What transformers computes where tokens are padding: see make_padding.py."""
+    for case, want in json.loads((CASES / "padding.json").read_text())["cases"].items():
+        folder = copied(work, case, lambda config: config.update(pad_token_id=want["pad_token_id"]))
+        tokens = list(struct.unpack("<257H", (CASES / case / "tokens.bin").read_bytes()))
+        tokens[::3] = [want["row"]] * len(tokens[::3])
+        tiny_run.write_uint16_tokens(folder / "tokens.bin", tokens)
+        (folder / "expected.json").write_text(json.dumps(want))
+        for ranks in (None, 3):
+            trains(train, work, report, case, ranks, f"pad_token_id {want['pad_token_id']}", folder, True)
+        shutil.rmtree(work / "plain", ignore_errors=True)
+        folder.rename(work / "moved")  # what is exported is what the run knows
+        result = run([train, "--export", work / "plain", work / "out"])
+        told = json.loads((work / "plain" / "config.json").read_text())["pad_token_id"] if result.code == 0 else None
+        (work / "moved").rename(folder)
+        report.case(f"pad_token_id of {case} is exported", [] if told == want["row"] else [f"it is {told}"], result)
+    shutil.rmtree(work / "out")
+    result = run([train, configure(work, folder), "--set", "model.pad_token_id=-1"])
+    problems = compare(result, work / "out", folder)
+    report.case("padding that is not wanted", [] if result.code == 0 and problems else ["it trains as if it were"], result)
 
 
 def tensor_cases(train, work, report):
@@ -283,6 +306,7 @@ def refusal_cases(train, work, report):
         ("llama", {"num_hidden_layers": 2**31}, "model.layers"), ("llama", {"hidden_size": 2**31}, "model.width"),
         ("llama", {"num_attention_heads": 7}, "does not divide model.heads 7"), ("llama", {"num_key_value_heads": 3}, "model.kv_heads 3 does not divide"),
         ("llama", {"rms_norm_eps": -1.0}, "model.norm_eps"), ("llama", {"rope_parameters": {"rope_theta": 0}}, "model.rotary_base"),
+        ("llama", {"pad_token_id": 320}, "pad_token_id = 320"), ("qwen2", {"pad_token_id": -321}, "pad_token_id"), ("qwen3", {"pad_token_id": "0"}, "pad_token_id"),
         ("llama", {"is_causal": False}, "is_causal"), ("gpt2", {"is_causal": False}, "is_causal"), ("llama", {"model_type": "qwen2"}, "model_type"),
     ):
         folder = copied(work, case, lambda config: config.update(changes))
@@ -313,6 +337,7 @@ def main():
     with tempfile.TemporaryDirectory() as place:
         work = pathlib.Path(place)
         training_cases(train, work, report, is_long)
+        padding_cases(train, work, report)
         tensor_cases(train, work, report)
         inference_cases(train, work, report)
         export_cases(train, work, report)

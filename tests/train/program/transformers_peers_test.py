@@ -48,8 +48,8 @@ def draw(rng):
     layers, context = rng.choice([1, 2, 3]), rng.choice([32, 33, 64])
     width = heads * dim
     llama = dict(vocab_size=VOCAB, hidden_size=width, intermediate_size=rng.choice([24, 40, 56]), num_hidden_layers=layers, num_attention_heads=heads,
-                 num_key_value_heads=kv, max_position_embeddings=context, bos_token_id=1, eos_token_id=2, pad_token_id=None,
-                 tie_word_embeddings=rng.random() < 0.5, rms_norm_eps=rng.choice([1e-5, 1e-6]), rope_theta=rng.choice([10000.0, 500000.0, 1e6]))
+                 num_key_value_heads=kv, max_position_embeddings=context, bos_token_id=1, eos_token_id=2,
+                 pad_token_id=rng.choice([None, None, 0, 7, VOCAB - 1, -2]), tie_word_embeddings=rng.random() < 0.5, rms_norm_eps=rng.choice([1e-5, 1e-6]), rope_theta=rng.choice([10000.0, 500000.0, 1e6]))
     if rng.random() < 0.3: llama.update(hidden_size=heads * rng.choice([4, 6, 10]), head_dim=dim)
     family = rng.choice(["gpt2", "llama", "mistral", "qwen2", "qwen3"])
     if family == "gpt2":
