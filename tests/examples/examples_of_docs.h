@@ -26,6 +26,9 @@ namespace custom_trainer {
 namespace fine_tune {
 #include "docs/examples/fine_tune.cpp"
 }
+namespace language_model {
+#include "docs/examples/language_model.cpp"
+}
 namespace lstm {
 #include "docs/examples/lstm.cpp"
 }

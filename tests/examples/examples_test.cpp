@@ -103,8 +103,9 @@ struct Trained {
 template <class Net>
 struct OneModel {
   using Loss = std::function<Tensor(Net& net, const Place& place, std::int64_t step)>;
-  OneModel(const Place& in, float lr, const MakeOptimizer& make, Loss loss_of_step)
-      : place(in), trained(in, "net", lr, make), loss(std::move(loss_of_step)) {}
+  template <class... Args>
+  OneModel(const Place& in, float lr, const MakeOptimizer& make, Loss loss_of_step, Args... args)
+      : place(in), trained(in, "net", lr, make, args...), loss(std::move(loss_of_step)) {}
 
   double step(std::int64_t number) {
     return trained.step([&] { return loss(trained.net, place, number); });
@@ -182,6 +183,18 @@ struct VisionTransformer : OneModel<vision_transformer::VisionTransformer> {
           return cross_entropy(net(place.numbers("pixels", {8, 1, 16, 16}, step)),
                                place.choices("kinds", {8}, step, 4));
         }) {}
+};
+
+struct LanguageModel : OneModel<language_model::Gpt> {
+  explicit LanguageModel(const Place& in)
+      : OneModel(
+            in, 0.003f, adamw({}),
+            [](auto& net, const Place& place, std::int64_t step) {
+              const std::vector<std::int64_t> dims{8, language_model::kTime};
+              return net(place.choices("ids", dims, step, kVocab), place.choices("next", dims, step, kVocab));
+            },
+            kVocab) {}
+  static constexpr std::int64_t kVocab = 256;
 };
 
 /// As in the example: the critic learns, then the generator from the critic. The losses are the generator's.
@@ -305,5 +318,6 @@ TEST_CASE("two models that train against each other compute what PyTorch does") 
 TEST_CASE("the vision transformer computes what PyTorch does") {
   check_example<VisionTransformer>("vision_transformer");
 }
+TEST_CASE("the language model computes what PyTorch does") { check_example<LanguageModel>("language_model"); }
 
 }  // namespace zs::test

@@ -49,7 +49,7 @@ END
   LD_LIBRARY_PATH=$lib cmake/build/shows_version
 fi
 
-# The examples of the documentation, with one rank and two. build_example EXAMPLE [LINES]: it has at most so many. expect EXAMPLE RANKS LINES AWK-CONDITION [ARGUMENT]: it prints so many lines, and none of them meets
+# The examples of the documentation, with one rank and two. build_example EXAMPLE [LINES]: it has at most so many. expect EXAMPLE RANKS LINES AWK-CONDITION [ARGUMENT...]: it prints so many lines, and none of them meets
 # the condition, of a wrong answer.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
 build_example() {
@@ -58,13 +58,14 @@ build_example() {
   c++ -std=c++20 -Wall -Wextra -Wno-stringop-overflow -O2 "$here/../../docs/examples/$1.cpp" -o "$1" $(ask --cflags --libs)
 }
 expect() {
-  launcher=
-  [ "$2" = 1 ] || launcher="mpirun -q --oversubscribe -np $2"
-  LD_LIBRARY_PATH=$lib $launcher "./$1" ${5:+"$5"} | tee example.log
-  awk -v lines="$3" "$4"' { exit wrong = 1 } { seen++ } END { exit wrong || seen != lines }' example.log ||
-    { echo "the example $1 does not learn on $2 ranks" >&2; exit 1; }
+  example=$1 ranks=$2 lines=$3 wrong=$4 launcher=
+  shift 4
+  [ "$ranks" = 1 ] || launcher="mpirun -q --oversubscribe -np $ranks"
+  LD_LIBRARY_PATH=$lib $launcher "./$example" "$@" | tee example.log
+  awk -v lines="$lines" "$wrong"' { exit wrong = 1 } { seen++ } END { exit wrong || seen != lines }' example.log ||
+    { echo "the example $example does not learn on $ranks ranks" >&2; exit 1; }
 }
-for example in custom_trainer mlp_classifier fine_tune conv_net lstm two_models custom_op own_optimizer; do build_example "$example"; done
+for example in custom_trainer mlp_classifier fine_tune conv_net lstm two_models custom_op own_optimizer language_model; do build_example "$example"; done
 build_example vision_transformer 70
 # As a user compiles an op of single elements for GPUs.
 if command -v nvcc >/dev/null; then
@@ -79,6 +80,7 @@ for ranks in 1 2; do
   expect custom_op "$ranks" "$ranks" '$NF > 0.1'
   expect own_optimizer "$ranks" $((2 * ranks)) '/step 1:/ && $NF < 0.6 || /step 200:/ && $NF > 0.4'
   expect vision_transformer "$ranks" "$ranks" '$3 < 80'
+  expect language_model "$ranks" 1 '$NF > 3.3' "$here/../../docs/trainer.md" "$here/../../docs/sharding.md" "$here/../../docs/memory.md"
   rm -rf lstm-checkpoints
   expect lstm "$ranks" $((2 * ranks)) '/step 1:/ && $NF < 4 || /step 80:/ && $NF > 1.2'
   [ -d lstm-checkpoints/step-80 ] || { echo 'the LSTM was not saved' >&2; exit 1; }

@@ -282,40 +282,68 @@ class OwnOptimizer(Example):
         return F.cross_entropy(self.net.linear("out", torch.relu(self.net.linear("in", places))), kinds)
 
 
-class VisionTransformer(Example):
-    lr, weight_decay = 0.003, 0.1
-    rows, width, heads = 8, 32, 4
+class Transformer(Example):
+    """Of two blocks, and a norm behind them."""
 
-    def __init__(self):
-        width = self.width
-        shapes = {"summary": (1, 1, width), "places": (1, 17, width), "patches.weight": (width, 1, 4, 4), "patches.bias": (width,)}
+    lr, weight_decay = 0.003, 0.1
+    rows, heads = 8, 4
+
+    def body_shapes(self, width):
+        shapes = {}
         for i in range(2):
             block = f"blocks.{i}."
             shapes |= {block + "norm1.weight": (width,), block + "norm1.bias": (width,)} | linear_shapes(block + "attention.qkv", width, 3 * width)
             shapes |= linear_shapes(block + "attention.out", width, width) | {block + "norm2.weight": (width,), block + "norm2.bias": (width,)}
             shapes |= linear_shapes(block + "mlp.up", width, 4 * width) | linear_shapes(block + "mlp.down", 4 * width, width)
-        shapes |= {"norm.weight": (width,), "norm.bias": (width,)} | linear_shapes("head", width, 4)
+        return shapes | {"norm.weight": (width,), "norm.bias": (width,)}
+
+    def body(self, x, is_causal):
+        for i in range(2):
+            x = self.block(f"blocks.{i}.", x, is_causal)
+        return self.net.norm("norm", x)
+
+    def block(self, name, x, is_causal):
+        batch, tokens, width = x.shape
+        qkv = self.net.linear(name + "attention.qkv", self.net.norm(name + "norm1", x))
+        q, k, v = (part.reshape(batch, tokens, self.heads, -1).transpose(1, 2) for part in qkv.chunk(3, 2))
+        gathered = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal).transpose(1, 2).reshape(batch, tokens, width)
+        x = x + self.net.linear(name + "attention.out", gathered)
+        hidden = F.gelu(self.net.linear(name + "mlp.up", self.net.norm(name + "norm2", x)), approximate="tanh")
+        return x + self.net.linear(name + "mlp.down", hidden)
+
+
+class VisionTransformer(Transformer):
+    width = 32
+
+    def __init__(self):
+        width = self.width
+        shapes = {"summary": (1, 1, width), "places": (1, 17, width), "patches.weight": (width, 1, 4, 4), "patches.bias": (width,)}
+        shapes |= self.body_shapes(width) | linear_shapes("head", width, 4)
         self.net = Net(shapes, undecayed=["summary", "places"])
         super().__init__()
 
     def batch(self, step, ranks):
         return numbers("pixels", (self.rows, 1, 16, 16), step), choices("kinds", (self.rows,), step, 4)
 
-    def block(self, name, x):
-        batch, tokens, width = x.shape
-        qkv = self.net.linear(name + "attention.qkv", self.net.norm(name + "norm1", x))
-        q, k, v = (part.reshape(batch, tokens, self.heads, -1).transpose(1, 2) for part in qkv.chunk(3, 2))
-        gathered = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, tokens, width)
-        x = x + self.net.linear(name + "attention.out", gathered)
-        hidden = F.gelu(self.net.linear(name + "mlp.up", self.net.norm(name + "norm2", x)), approximate="tanh")
-        return x + self.net.linear(name + "mlp.down", hidden)
-
     def loss(self, step, trains, pixels, kinds):
         patches = F.conv2d(pixels, self.net["patches.weight"], self.net["patches.bias"], stride=4).flatten(2).transpose(1, 2)
         x = torch.cat([self.net["summary"].expand(len(pixels), 1, self.width), patches], 1) + self.net["places"]
-        for i in range(2):
-            x = self.block(f"blocks.{i}.", x)
-        return F.cross_entropy(self.net.linear("head", self.net.norm("norm", x[:, 0])), kinds)
+        return F.cross_entropy(self.net.linear("head", self.body(x, False)[:, 0]), kinds)
+
+
+class LanguageModel(Transformer):
+    width, time, vocab = 64, 32, 256
+
+    def __init__(self):
+        self.net = Net({"tokens.weight": (self.vocab, self.width), "positions.weight": (self.time, self.width)} | self.body_shapes(self.width))
+        super().__init__()
+
+    def batch(self, step, ranks):
+        return choices("ids", (self.rows, self.time), step, self.vocab), choices("next", (self.rows, self.time), step, self.vocab)
+
+    def loss(self, step, trains, ids, following):
+        x = self.body(self.net["tokens.weight"][ids] + self.net["positions.weight"], True)
+        return F.cross_entropy(F.linear(x, self.net["tokens.weight"]).flatten(0, 1), following.flatten())
 
 
 class TwoModels(Example):
@@ -361,7 +389,8 @@ def main():
     path = pathlib.Path(__file__).resolve().parent / "expected.json"
     expected = json.loads(path.read_text()) if sys.argv[1:] else {}
     examples = {"mlp_classifier": MlpClassifier, "fine_tune": FineTune, "conv_net": ConvNet, "lstm": Lstm, "two_models": TwoModels,
-                "custom_trainer": CustomTrainer, "custom_op": CustomOp, "own_optimizer": OwnOptimizer, "vision_transformer": VisionTransformer}
+                "custom_trainer": CustomTrainer, "custom_op": CustomOp, "own_optimizer": OwnOptimizer, "vision_transformer": VisionTransformer,
+                "language_model": LanguageModel}
     for name, example in examples.items():
         if sys.argv[1:] and name not in sys.argv[1:]:
             continue
