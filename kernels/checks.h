@@ -317,17 +317,22 @@ inline void attention_cached(const Buffer& out, const Buffer& scores, const Buff
 }
 
 /// The distance of two rows of logits.
-inline std::int64_t cross_entropy(const Buffer& lse, const Buffer& logits, const Buffer& targets,
-                                  std::int64_t classes) {
+inline std::int64_t logits_of_targets(const Buffer& logits, const Buffer& targets, std::int64_t classes) {
   const std::int64_t rows = targets.elems;
   require("targets", targets, DType::i32, kMakeIds);
-  require("logits", logits, DType::f32, "cast them: cast(logits, DType::f32)");
-  require("log-sum-exps", lse, DType::f32, "make the tensor that takes them f32");
-  ZS_CHECK(rows > 0 && logits.elems % rows == 0 && lse.elems == rows, "{} logits, {} lse for {} targets", logits.elems,
-           lse.elems, rows);
+  ZS_CHECK(rows > 0 && logits.elems % rows == 0, "{} logits for {} targets", logits.elems, rows);
   const std::int64_t stride = logits.elems / rows;
   ZS_CHECK(classes > 0 && classes <= stride, "{} classes in rows of {}", classes, stride);
   return stride;
+}
+
+/// As above, of f32.
+inline std::int64_t cross_entropy(const Buffer& lse, const Buffer& logits, const Buffer& targets,
+                                  std::int64_t classes) {
+  require("logits", logits, DType::f32, "cast them: cast(logits, DType::f32)");
+  require("log-sum-exps", lse, DType::f32, "make the tensor that takes them f32");
+  ZS_CHECK(lse.elems == targets.elems, "{} lse for {} targets", lse.elems, targets.elems);
+  return logits_of_targets(logits, targets, classes);
 }
 
 inline void cross_entropy_losses(const Buffer& losses, const Buffer& targets) {

@@ -315,6 +315,10 @@ struct KernelTable {
   /// dloss[0], zero in the masked columns; dloss f32 (1)
   void (*cross_entropy_backward)(ExecContext& ctx, Buffer dlogits, Buffer logits, Buffer lse, Buffer targets,
                                  Buffer dloss, std::int64_t classes, float factor);
+  /// Both in one reading of memory: losses as cross_entropy_forward has them, of logits f32 or bf16, which then hold
+  /// dlogits. On GPUs; null: the two above do it.
+  void (*cross_entropy_in_place)(ExecContext& ctx, Buffer losses, Buffer logits, Buffer targets, Buffer dloss,
+                                 std::int64_t classes, float factor);
   /// out f32 (1) := factor * sum of in f32 (n), carried in f64 in a fixed order
   void (*sum)(ExecContext& ctx, Buffer out, Buffer in, float factor);
 

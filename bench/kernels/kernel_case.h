@@ -51,11 +51,13 @@ struct CaseSizes {
   std::int64_t odd_elems = 1'000'003, odd_rows = 1001, odd_width = 771;  ///< no multiples of anything
   std::vector<AttentionDims> attention = {{4, 256, 12, 64}, {1, 1024, 12, 64}, {1, 1024, 12, 64, 4}, {3, 331, 5, 40}};
 
-  bool has_gelu_products = false;  ///< which GPUs have, and CPUs have not
+  bool is_gpu = false;  ///< whose table has kernels that a CPU's has not
 
   std::int64_t tokens() const { return batch * time; }
   /// Rows of logits that the head works on at a time.
-  std::int64_t chunk_rows() const { return lm_head_chunk_rows(tokens(), padded_vocab); }
+  std::int64_t chunk_rows() const {
+    return lm_head_chunk_rows(tokens(), padded_vocab, is_gpu ? DeviceKind::cuda : DeviceKind::cpu);
+  }
 };
 /// What keeps a GPU at work for longer than a launch takes: GPT-2 124M with 16 x 1024 tokens, a block's unit of 1.5B,
 /// attention of up to 4096 tokens.

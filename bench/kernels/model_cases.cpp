@@ -264,6 +264,22 @@ void add_cross_entropy(std::vector<KernelCase>& cases, DType dtype, std::int64_t
                    }});
 }
 
+/// Losses and gradients of logits of `rows` tokens, which a GPU's training step takes.
+void add_cross_entropy_in_place(std::vector<KernelCase>& cases, DType dtype, std::int64_t rows, std::int64_t stride,
+                                std::int64_t classes) {
+  cases.push_back({.kernel = "cross_entropy_in_place",
+                   .shape = matrix(rows, stride),
+                   .dtype = dtype,
+                   .bytes = bytes_of(rows * classes + rows * stride, dtype) + bytes_of(2 * rows, kF32),
+                   .make = [=](Arrays& arrays, int set) {
+                     const Buffer losses = arrays.zeros(rows, kF32), logits = arrays.random(rows * stride, dtype),
+                                  targets = arrays.ids(rows, classes, set), dloss = arrays.floats({1.0f});
+                     return [=](ExecContext& exec) {
+                       kernels_of(exec).cross_entropy_in_place(exec, losses, logits, targets, dloss, classes, 1e-3f);
+                     };
+                   }});
+}
+
 }  // namespace
 
 void add_model_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes, DType dtype) {
@@ -285,6 +301,8 @@ void add_model_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes, DTy
   for (const AttentionDims& dims : sizes.attention) add_attention(cases, dtype, dims);
   add_cross_entropy(cases, dtype, sizes.chunk_rows(), sizes.padded_vocab, sizes.vocab);
   add_cross_entropy(cases, dtype, sizes.odd_rows, sizes.odd_width, sizes.odd_width);
+  if (!sizes.is_gpu) return;
+  add_cross_entropy_in_place(cases, dtype, sizes.chunk_rows(), sizes.padded_vocab, sizes.vocab);
 }
 
 }  // namespace zs::bench

@@ -193,7 +193,7 @@ CaseSizes gpu_case_sizes() {
       .odd_elems = 30'000'001,
       .odd_rows = 16001,
       .attention = {{16, 1024, 12, 64}, {4, 4096, 12, 64}, {4, 4096, 12, 128}, {4, 4096, 12, 128, 4}, {3, 331, 5, 40}},
-      .has_gelu_products = true};
+      .is_gpu = true};
 }
 
 std::vector<KernelCase> kernel_cases(const CaseSizes& sizes) {

@@ -86,7 +86,7 @@ void add_product_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes, D
         Layer{"up", tokens, 4 * width, width}, Layer{"down", tokens, width, 4 * width},
         Layer{"head", sizes.chunk_rows(), sizes.padded_vocab, width, true}, Layer{"odd", sizes.odd_rows, odd, odd - 2}})
     add_layer(cases, dtype, layer);
-  if (!sizes.has_gelu_products) return;
+  if (!sizes.is_gpu) return;
   add_gelu_product(cases, dtype, {.m = tokens, .n = 4 * width, .k = width, .transpose_b = true}, false);
   add_gelu_product(cases, dtype, {.m = tokens, .n = 4 * width, .k = width}, true);
 }

@@ -117,10 +117,10 @@ struct RotaryArgs {
   bool is_inverse, is_aligned;
 };
 
+/// logits may be bf16 where they are replaced by dlogits; else f32.
 struct CrossEntropyArgs {
   float *losses, *lse;
-  const float* logits;
-  Data dlogits;
+  Data logits, dlogits;
   const float* dloss;
   const std::int32_t* targets;
   std::int64_t rows, stride, classes;

@@ -5,12 +5,14 @@
 namespace zs::cuda {
 namespace {
 
+/// lse empty: not wanted; logits may be bf16 then.
 CrossEntropyArgs cross_entropy_args(const Buffer& lse, const Buffer& logits, const Buffer& targets,
                                     std::int64_t classes) {
-  const std::int64_t stride = checks::cross_entropy(lse, logits, targets, classes);
+  const std::int64_t stride = lse.empty() ? checks::logits_of_targets(logits, targets, classes)
+                                          : checks::cross_entropy(lse, logits, targets, classes);
   return {.losses = nullptr,
-          .lse = floats_of(lse),
-          .logits = floats_of(logits),
+          .lse = lse.empty() ? nullptr : floats_of(lse),
+          .logits = data_of(logits),
           .dlogits = kNone,
           .dloss = nullptr,
           .targets = targets.as<std::int32_t>(),
@@ -42,12 +44,27 @@ void cross_entropy_backward(ExecContext& ctx, Buffer dlogits, Buffer logits, Buf
   launch_elems(ctx, "zs_cross_entropy_backward", args.rows * packs_of(args.stride), 1, args);
 }
 
+void cross_entropy_in_place(ExecContext& ctx, Buffer losses, Buffer logits, Buffer targets, Buffer dloss,
+                            std::int64_t classes, float factor) {
+  if (targets.empty()) return;
+  CrossEntropyArgs args = cross_entropy_args({}, logits, targets, classes);
+  checks::cross_entropy_losses(losses, targets);
+  checks::cross_entropy_gradient(logits, logits, dloss);
+  args.losses = floats_of(losses);
+  args.dloss = floats_of(dloss);
+  args.factor = factor;
+  launch(ctx, args.logits.is_bf16 ? "zs_cross_entropy_in_place_bf16" : "zs_cross_entropy_in_place_f32", args.rows,
+         kThreads, &args);
+}
+
 }  // namespace
 
 void fill_loss(KernelTable& table, KernelNames& names) {
   table.cross_entropy_forward = cross_entropy_forward;
   table.cross_entropy_backward = cross_entropy_backward;
-  names.insert(names.end(), {"zs_cross_entropy_forward", "zs_cross_entropy_backward"});
+  table.cross_entropy_in_place = cross_entropy_in_place;
+  names.insert(names.end(), {"zs_cross_entropy_forward", "zs_cross_entropy_backward", "zs_cross_entropy_in_place_f32",
+                             "zs_cross_entropy_in_place_bf16"});
 }
 
 }  // namespace zs::cuda

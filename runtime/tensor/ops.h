@@ -106,7 +106,7 @@ Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, s
 Tensor lm_head_logits(const Tensor& x, Parameter& weight);
 
 /// Tokens whose logits exist at once: shares of all tokens as equal as multiples of 32 can be, whose (rows, V') f32
-/// keep within 128 MiB.
-std::int64_t lm_head_chunk_rows(std::int64_t tokens, std::int64_t padded_classes);
+/// keep within 128 MiB, on GPUs 1 GiB.
+std::int64_t lm_head_chunk_rows(std::int64_t tokens, std::int64_t padded_classes, DeviceKind device = DeviceKind::cpu);
 
 }  // namespace zs

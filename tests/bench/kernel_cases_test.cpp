@@ -27,7 +27,7 @@ const GpuBenchSizes kTiny{.cases = {.batch = 2,
                                     .odd_rows = 13,
                                     .odd_width = 19,
                                     .attention = {{1, 16, 2, 64}, {1, 16, 2, 64, 1}, {1, 7, 1, 40}},
-                                    .has_gelu_products = true},
+                                    .is_gpu = true},
                           .ceilings = {.sample_ms = 0, .copy_bytes = 1 << 16, .product_size = 32}};
 constexpr std::int64_t kEmulatedL2Bytes = 1 << 14;
 

@@ -13,7 +13,7 @@ ON_ONE_GPU = ["--set", "cuda.share_gpu=true", "--set"]
 STEP = ["--device", "cuda", "--preset", "124M", "--dtype", "bf16", "--micro-batch", "16", "--sequence", "1024", "--steps", "10"]
 # Kernel and the case of bench_kernels that launches it.
 COUNTED = {"zs_attention_forward_64": "attention_forward", "zs_attention_dkeys_64": "attention_backward", "zs_layer_norm_gradients_bf16": "layer_norm_backward",
-           "zs_bias_sums": "bias_backward", "zs_cross_entropy_backward": "cross_entropy_backward", "zs_adamw": "adamw"}
+           "zs_bias_sums": "bias_backward", "zs_cross_entropy_in_place_bf16": "cross_entropy_in_place", "zs_adamw": "adamw"}
 
 
 def cases(name, program, limit_s, args=(), processes=1):
@@ -69,7 +69,7 @@ def full_a():
         file_cases("ranks as threads, staged", "shard_cuda_test", "cuda_ranks_test", 25),
         figures("bench_kernels, bf16", "bench_kernels", 60, ["--device", "cuda", "--dtype", "bf16", "--min-time", "0.05"]),
         figures("bench_step 124M", "bench_step", 20, STEP),
-        figures("bench_step 124M, loss_chunk", "bench_step", 20, [*STEP, "--set", "train.loss_chunk=4096"]),
+        figures("bench_step 124M, loss_chunk", "bench_step", 20, [*STEP, "--set", "train.loss_chunk=16384"]),
         figures("bench_step 124M, no fused_gelu", "bench_step", 20, [*STEP, "--set", "cuda.fused_gelu=false"]),
         peer("PyTorch 124M", "gpu_step.py", 35, ["--preset", "124M"]),
         peer("PyTorch attention and copy", "gpu_kernels.py", 25),

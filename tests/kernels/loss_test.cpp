@@ -143,6 +143,48 @@ TEST_CASE("cross entropy's gradient agrees with central differences and leaves m
   }
 }
 
+TEST_CASE("cross entropy in place has the losses and the gradients of the two kernels that it stands for") {
+  if (k().cross_entropy_in_place == nullptr) return;  // of a CPU
+  const Size size = GENERATE(from_range(kSizes), Size{3, 20, 12}, Size{2, 5000, 4999});
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const bool has_impossible = GENERATE(false, true);  // masked out by minus infinity
+  Values logits(dtype, size.rows * size.stride), same(DType::f32, logits.elems()), wide = logits_of(size);
+  for (std::int64_t i = 0; i < wide.elems(); ++i)
+    logits.set(i, has_impossible && size.classes > 8 && i % size.stride == 1 ? -INFINITY : wide[i]);
+  for (std::int64_t i = 0; i < wide.elems(); ++i) same.set(i, logits[i]);
+  Values targets = targets_of(size), lse(DType::f32, size.rows), dloss = Values::of(DType::f32, {1.5});
+  for (std::int64_t r = 0; has_impossible && r < size.rows; ++r)
+    if (targets.at<std::int32_t>(r) == 1) targets.set(r, 0.0);
+  const Values row = Values::poison(DType::f32, size.rows);
+  const auto out = run({row, logits, row, same}, [&](ExecContext& c, std::vector<Values>& o) {
+    k().cross_entropy_in_place(c, o[0].buffer(), o[1].buffer(), targets.buffer(), dloss.buffer(), size.classes, 0.5f);
+    k().cross_entropy_forward(c, o[2].buffer(), lse.buffer(), o[3].buffer(), targets.buffer(), size.classes);
+    k().cross_entropy_backward(c, o[3].buffer(), o[3].buffer(), lse.buffer(), targets.buffer(), dloss.buffer(),
+                               size.classes, 0.5f);
+  });
+  for (std::int64_t r = 0; r < size.rows; ++r) REQUIRE(out[0][r] == Approx(out[2][r]).epsilon(2e-6).margin(2e-6));
+  for (std::int64_t i = 0; i < logits.elems(); ++i) {
+    INFO("row " << i / size.stride << ", column " << i % size.stride);
+    REQUIRE(out[1][i] == Approx(out[3][i]).epsilon(rounding(dtype) + 5e-6).margin(1e-7));
+    if (i % size.stride >= size.classes) REQUIRE(out[1][i] == 0.0);
+  }
+}
+
+TEST_CASE("cross entropy in place of a row with a NaN is NaN wherever it lies") {
+  if (k().cross_entropy_in_place == nullptr) return;  // of a CPU
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  for (const std::int64_t at : {0, 5, 1024, 2099}) {
+    std::vector<double> row(2100, 1.0);
+    row[static_cast<std::size_t>(at)] = std::numeric_limits<double>::quiet_NaN();
+    Values target = Values::of(DType::i32, {7.0}), dloss = Values::of(DType::f32, {1.0});
+    const auto out =
+        run({Values::of(DType::f32, {0.0}), Values::of(dtype, row)}, [&](ExecContext& c, std::vector<Values>& o) {
+          k().cross_entropy_in_place(c, o[0].buffer(), o[1].buffer(), target.buffer(), dloss.buffer(), 2100, 1.0f);
+        });
+    REQUIRE(std::isnan(out[0][0]));
+  }
+}
+
 TEST_CASE("the gradients of one row sum to zero") {
   const Size size{4, 1024, 1000};
   Values logits = logits_of(size), targets = targets_of(size), lse(DType::f32, 4), losses(DType::f32, 4),

@@ -253,6 +253,7 @@ TEST_CASE("the head's chunks are even, in multiples of 32 tokens, and keep their
   CHECK(lm_head_chunk_rows(300'000, 256) == 100'000);
   CHECK(lm_head_chunk_rows(1024, 50'304) == 512);
   CHECK(lm_head_chunk_rows(4096, 50'304) == 608);
+  CHECK(lm_head_chunk_rows(16'384, 50'304, DeviceKind::cuda) == 4096);
   CHECK(lm_head_chunk_rows(4096, 10'000'000) == 32);
 }
 

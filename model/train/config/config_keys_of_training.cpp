@@ -223,7 +223,8 @@ constexpr std::array kTrainingKeys = {
               "target that counts, over all micro-batches and ranks; or `sequences`, each sequence, by the mean "
               "over its targets that count."},
     ConfigKey{"train.loss_chunk", [](Config& c) -> ConfigSlot { return &c.train.loss_chunk; }, between(0, 1e9), "", "",
-              "Tokens whose logits exist at once; 0: even shares, in multiples of 32, that keep them within 128 MiB."},
+              "Tokens whose logits exist at once; 0: even shares, in multiples of 32, that keep them within 128 MiB, "
+              "on GPUs 1 GiB (counted in f32)."},
     ConfigKey{"train.patience", [](Config& c) -> ConfigSlot { return &c.train.patience; }, between(0, 1e6), "", "",
               "The run ends when so many validations in a row were no better than the best before them; 0 never. "
               "Needs `run.validate_every`."},

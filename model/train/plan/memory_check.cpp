@@ -56,8 +56,9 @@ Changes loss_chunks(const MemoryDemand& demand) {
   constexpr std::int64_t kSmallest = 32;
   const std::int64_t tokens = demand.config.train.micro_batch * demand.config.train.sequence;
   const std::int64_t set = demand.config.train.loss_chunk;
-  std::int64_t chunk =
-      set > 0 ? std::min(set, tokens) : lm_head_chunk_rows(tokens, padded_vocab(demand.config.model.vocab));
+  std::int64_t chunk = set > 0
+                           ? std::min(set, tokens)
+                           : lm_head_chunk_rows(tokens, padded_vocab(demand.config.model.vocab), demand.plan.device);
   while ((chunk = chunk / 2 / kSmallest * kSmallest) >= kSmallest) {
     changes.push_back(change(demand, fmt::format("set train.loss_chunk={}", chunk)));
     changes.back().demand.config.train.loss_chunk = chunk;

@@ -26,10 +26,10 @@ struct LmHead {
   std::int64_t padded_classes() const { return weight.shape()[0]; }
 };
 
-/// (rows, V') f32 logits of x rows [first, first + rows)
-Tensor chunk_logits(const LmHead& head, std::int64_t first, std::int64_t rows) {
+/// (rows, V') logits of x rows [first, first + rows)
+Tensor chunk_logits(const LmHead& head, std::int64_t first, std::int64_t rows, DType dtype = DType::f32) {
   Context& context = head.x.context();
-  Tensor logits = Tensor::empty(context, {rows, head.padded_classes()}, DType::f32, "logits");
+  Tensor logits = Tensor::empty(context, {rows, head.padded_classes()}, dtype, "logits");
   launch_matmul(context, "lm_head", {logits.buffer(), head.x.rows(first, rows).buffer(), head.weight.value(), {}},
                 {.m = rows, .n = head.padded_classes(), .k = head.width(), .transpose_b = true});
   return logits;
@@ -47,6 +47,18 @@ void for_each_chunk(const LmHead& head, const Body& body) {
   } while (first < head.tokens());
 }
 
+void weigh_losses(const LmHead& head, const Tensor& losses, std::int64_t first, std::int64_t rows) {
+  if (!head.weights || rows == 0) return;
+  const Tensor part = losses.rows(first, rows);
+  map_into("weigh_losses", head.x.context(), view_of(part), MapOp::mul, {part, head.weights.rows(first, rows)});
+}
+
+void weigh_gradients(const LmHead& head, const Tensor& dlogits, std::int64_t first, std::int64_t rows) {
+  if (!head.weights || rows == 0) return;
+  map_into("weigh_gradients", head.x.context(), view_of(dlogits), MapOp::mul,
+           {dlogits, head.weights.rows(first, rows).reshape({rows, 1})});
+}
+
 /// Fills `losses` and `head.lse` for the chunk that begins at row `first`.
 void chunk_losses(const LmHead& head, const Tensor& losses, const Tensor& logits, std::int64_t first) {
   Context& context = head.x.context();
@@ -57,10 +69,7 @@ void chunk_losses(const LmHead& head, const Tensor& losses, const Tensor& logits
                  [&kernels = context.kernels(), out, lse, in, targets, classes = head.classes](ExecContext& exec) {
                    kernels.cross_entropy_forward(exec, out, lse, in, targets, classes);
                  });
-  if (head.weights && rows > 0) {
-    const Tensor part = losses.rows(first, rows);
-    map_into("weigh_losses", context, view_of(part), MapOp::mul, {part, head.weights.rows(first, rows)});
-  }
+  weigh_losses(head, losses, first, rows);
 }
 
 Tensor mean_loss(const Tensor& losses) {
@@ -87,11 +96,30 @@ Tensor chunk_dlogits(const LmHead& head, const Tensor& dloss, const Tensor& logi
       [&kernels = context.kernels(), out, in, lse, targets, seed, factor, classes = head.classes](ExecContext& exec) {
         kernels.cross_entropy_backward(exec, out, in, lse, targets, seed, classes, factor);
       });
-  if (head.weights && rows > 0)
-    map_into("weigh_gradients", context, view_of(dlogits), MapOp::mul,
-             {dlogits, head.weights.rows(first, rows).reshape({rows, 1})});
+  weigh_gradients(head, dlogits, first, rows);
   return dlogits;
 }
+
+/// Where the kernels do it in one pass: fills `losses` for the chunk that begins at row `first`, and makes its logits
+/// dlogits.
+void chunk_losses_in_place(const LmHead& head, const Tensor& losses, const Tensor& dloss, const Tensor& logits,
+                           std::int64_t first) {
+  Context& context = head.x.context();
+  const std::int64_t rows = logits.shape()[0];
+  const Buffer out = losses.rows(first, rows).buffer(), both = logits.buffer(),
+               targets = head.targets.rows(first, rows).buffer(), seed = dloss.buffer();
+  const float factor = share_of(head.tokens());
+  context.launch(
+      {"cross_entropy_in_place", {both, targets, seed}, {out, both}},
+      [&kernels = context.kernels(), out, both, targets, seed, factor, classes = head.classes](ExecContext& exec) {
+        kernels.cross_entropy_in_place(exec, out, both, targets, seed, classes, factor);
+      });
+  weigh_losses(head, losses, first, rows);
+  weigh_gradients(head, logits, first, rows);
+}
+
+/// Whether `losses` and dlogits come from logits of x's dtype, in their place.
+bool is_in_place(const Context& context) { return context.kernels().cross_entropy_in_place != nullptr; }
 
 /// From the chunk's dlogits: its rows of dx, and its part of the weight's gradient.
 void chunk_gradients(const LmHead& head, const Tensor& dx, const Tensor& dlogits, std::int64_t first) {
@@ -129,6 +157,11 @@ std::pair<Tensor, Tensor> forward_with_gradients(const LmHead& head, float seed)
   head.weight.owner()->before_backward(head.weight);
   head.weight.add_early_gradient();
   for_each_chunk(head, [&](std::int64_t first, std::int64_t rows) {
+    if (is_in_place(context)) {
+      const Tensor logits = chunk_logits(head, first, rows, head.x.dtype());
+      chunk_losses_in_place(head, losses, dloss, logits, first);
+      return chunk_gradients(head, dx, logits, first);
+    }
     Tensor logits = chunk_logits(head, first, rows);
     chunk_losses(head, losses, logits, first);
     const Tensor dlogits = chunk_dlogits(head, dloss, logits, first);
@@ -168,10 +201,11 @@ void require_weights(const Tensor& weights, std::int64_t tokens) {
 
 }  // namespace
 
-std::int64_t lm_head_chunk_rows(std::int64_t tokens, std::int64_t padded_classes) {
-  constexpr std::int64_t kChunkBytes = 128 << 20, kMultiple = 32;
+std::int64_t lm_head_chunk_rows(std::int64_t tokens, std::int64_t padded_classes, DeviceKind device) {
+  constexpr std::int64_t kChunkBytes = 128 << 20, kGpuChunkBytes = 1 << 30, kMultiple = 32;
+  const std::int64_t bytes = device == DeviceKind::cuda ? kGpuChunkBytes : kChunkBytes;
   const std::int64_t fitting =
-      std::max(kChunkBytes / (padded_classes * size_of(DType::f32)) / kMultiple * kMultiple, kMultiple);
+      std::max(bytes / (padded_classes * size_of(DType::f32)) / kMultiple * kMultiple, kMultiple);
   if (tokens == 0) return 0;
   const std::int64_t chunks = (tokens + fitting - 1) / fitting;
   const std::int64_t share = (tokens + chunks - 1) / chunks;
@@ -198,7 +232,9 @@ Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, s
               {},
               weight,
               classes,
-              options.chunk > 0 ? options.chunk : lm_head_chunk_rows(tokens, weight.shape()[0])};
+              options.chunk > 0 ? options.chunk
+                                : lm_head_chunk_rows(tokens, weight.shape()[0],
+                                                     is_in_place(context) ? DeviceKind::cuda : DeviceKind::cpu)};
   weigh(head, options);
   if (options.seed && context.is_grad_enabled()) {
     auto [loss, dx] = forward_with_gradients(head, *options.seed);

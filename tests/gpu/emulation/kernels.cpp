@@ -101,6 +101,8 @@ std::map<std::string, EmulatedKernel> emulated_kernels() {
       {"zs_rms_norm_gradients_wide", kernel_of(cuda::zs_rms_norm_gradients_wide, true)},
       {"zs_cross_entropy_forward", kernel_of(cuda::zs_cross_entropy_forward, true)},
       {"zs_cross_entropy_backward", kernel_of(cuda::zs_cross_entropy_backward)},
+      {"zs_cross_entropy_in_place_f32", kernel_of(cuda::zs_cross_entropy_in_place_f32, true)},
+      {"zs_cross_entropy_in_place_bf16", kernel_of(cuda::zs_cross_entropy_in_place_bf16, true)},
   };
 }
 
