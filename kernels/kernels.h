@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "kernels/accumulators.h"
 #include "kernels/dynamic_code.h"
@@ -79,6 +81,18 @@ struct SgdOptions {
 
 struct LionOptions {
   float beta1, beta2, weight_decay;
+};
+
+/// Buffers that a sum takes together, for as long as a call takes; one alone is that, too.
+class SumParts {
+ public:
+  SumParts(const Buffer& one) : parts_(&one, 1) {}               // NOLINT(google-explicit-constructor): one is that
+  SumParts(const std::vector<Buffer>& parts) : parts_(parts) {}  // NOLINT(google-explicit-constructor): so are many
+  auto begin() const { return parts_.begin(); }
+  auto end() const { return parts_.end(); }
+
+ private:
+  std::span<const Buffer> parts_;
 };
 
 /// A part of a parameter, at least one element, and AdamW's moments of it as dynamic codes (kernels/dynamic_code.h): an
@@ -322,20 +336,21 @@ struct KernelTable {
   /// out f32 (1) := factor * sum of in f32 (n), carried in f64 in a fixed order
   void (*sum)(ExecContext& ctx, Buffer out, Buffer in, float factor);
 
-  /// out f64 (1) += sum of squares of in (f32 or bf16), carried in f64
-  void (*squared_norm)(ExecContext& ctx, Buffer out, Buffer in);
+  /// Sums of all parts (f32 or bf16), of which one buffer is one; a GPU takes many in one launch.
+  /// out f64 (1) += sum of squares of in, carried in f64
+  void (*squared_norm)(ExecContext& ctx, Buffer out, const SumParts& in);
   /// Order-free squared norm, part 1: out i32 (1) := max(out, largest binary exponent of any finite x != 0 in `in`);
   /// INT32_MAX when any is not finite. out starts at INT32_MIN.
-  void (*max_exponent)(ExecContext& ctx, Buffer out, Buffer in);
+  void (*max_exponent)(ExecContext& ctx, Buffer out, const SumParts& in);
   /// part 2: out i64 (1) += sum of round(x^2 * 2^(shift - 2 e)) where e = exponent[0], so that any order of any cut of
   /// the same elements gives the same integer. `shift` leaves room for the number of elements: x^2 < 2^(2 e + 2).
-  void (*fixed_point_squares)(ExecContext& ctx, Buffer out, Buffer in, Buffer exponent, int shift);
+  void (*fixed_point_squares)(ExecContext& ctx, Buffer out, const SumParts& in, Buffer exponent, int shift);
   /// Another norm than that of squares, part 1: out i32 (1) := max(out, the bits of the largest |x|), which as integers
   /// have the order of the numbers, and NaN above all. out starts at 0.
-  void (*max_magnitude)(ExecContext& ctx, Buffer out, Buffer in);
+  void (*max_magnitude)(ExecContext& ctx, Buffer out, const SumParts& in);
   /// part 2: out f64 (1) += sum of (|x| / largest)^power, largest i32 (1) from part 1, carried in f64. Nothing is added
   /// where the largest is 0 or not finite. power > 0, finite.
-  void (*power_sum)(ExecContext& ctx, Buffer out, Buffer in, Buffer largest, float power);
+  void (*power_sum)(ExecContext& ctx, Buffer out, const SumParts& in, Buffer largest, float power);
   /// part 3: out f64 (1) := (largest * out^(1 / power))^2, the square of the norm; of an infinite power largest^2,
   /// whatever out was.
   void (*norm_of_powers)(ExecContext& ctx, Buffer out, Buffer largest, float power);

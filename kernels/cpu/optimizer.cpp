@@ -281,16 +281,16 @@ void sum(ExecContext& ctx, Buffer out, Buffer in, float factor) {
       static_cast<float>(static_cast<double>(factor) * isa().sum(ctx.threads(), floats_of(in), in.elems));
 }
 
-void squared_norm(ExecContext& ctx, Buffer out, Buffer in) {
+void squared_norm_of(ExecContext& ctx, const Buffer& out, const Buffer& in) {
   *checks::scalar<double>("out", out) += isa().squares(ctx.threads(), data_of(in), in.elems);
 }
 
-void max_exponent(ExecContext& ctx, Buffer out, Buffer in) {
+void max_exponent_of(ExecContext& ctx, const Buffer& out, const Buffer& in) {
   std::int32_t& largest = *checks::scalar<std::int32_t>("out", out);
   largest = std::max(largest, exponent_of(isa().max_magnitude_bits(ctx.threads(), data_of(in), in.elems)));
 }
 
-void fixed_point_squares(ExecContext& ctx, Buffer out, Buffer in, Buffer exponent, int shift) {
+void fixed_point_squares_of(ExecContext& ctx, const Buffer& out, const Buffer& in, const Buffer& exponent, int shift) {
   const std::int32_t e = *checks::scalar<std::int32_t>("exponent", exponent);
   checks::fixed_point_shift(shift);
   std::int64_t& total = *checks::scalar<std::int64_t>("out", out);
@@ -300,12 +300,12 @@ void fixed_point_squares(ExecContext& ctx, Buffer out, Buffer in, Buffer exponen
   total = static_cast<std::int64_t>(static_cast<std::uint64_t>(total) + static_cast<std::uint64_t>(more));  // wraps
 }
 
-void max_magnitude(ExecContext& ctx, Buffer out, Buffer in) {
+void max_magnitude_of(ExecContext& ctx, const Buffer& out, const Buffer& in) {
   std::int32_t& largest = *checks::scalar<std::int32_t>("out", out);
   largest = std::max(largest, isa().max_magnitude_bits(ctx.threads(), data_of(in), in.elems));
 }
 
-void power_sum(ExecContext& ctx, Buffer out, Buffer in, Buffer largest, float power) {
+void power_sum_of(ExecContext& ctx, const Buffer& out, const Buffer& in, const Buffer& largest, float power) {
   ZS_CHECK(!checks::is_max_norm(power), "a sum of powers of {}", power);
   double& total = *checks::scalar<double>("out", out);
   const auto most = std::bit_cast<float>(*checks::scalar<std::int32_t>("largest", largest));
@@ -325,6 +325,12 @@ void norm_of_powers(ExecContext&, Buffer out, Buffer largest, float power) {
 
 void clip_gradient(ExecContext& ctx, Buffer grad, Buffer scalars) {
   isa().scale(ctx.threads(), data_of(grad), data_of(grad), grad.elems, step_scalars(scalars).clip_coefficient);
+}
+
+/// A kernel of one part for all of them, one after the other.
+template <auto kKernel, class... More>
+void of_each(ExecContext& ctx, Buffer out, const SumParts& in, More... more) {
+  for (const Buffer& part : in) kKernel(ctx, out, part, more...);
 }
 
 void clip_coefficient(ExecContext&, Buffer scalars, Buffer squared_norm, Buffer exponent, int shift, float clip) {
@@ -387,11 +393,11 @@ void lion(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, B
 
 void fill_optimizer(KernelTable& table) {
   table.sum = sum;
-  table.squared_norm = squared_norm;
-  table.max_exponent = max_exponent;
-  table.fixed_point_squares = fixed_point_squares;
-  table.max_magnitude = max_magnitude;
-  table.power_sum = power_sum;
+  table.squared_norm = of_each<squared_norm_of>;
+  table.max_exponent = of_each<max_exponent_of>;
+  table.fixed_point_squares = of_each<fixed_point_squares_of, Buffer, int>;
+  table.max_magnitude = of_each<max_magnitude_of>;
+  table.power_sum = of_each<power_sum_of, Buffer, float>;
   table.norm_of_powers = norm_of_powers;
   table.clip_coefficient = clip_coefficient;
   table.clip_gradient = clip_gradient;

@@ -206,19 +206,30 @@ inline constexpr int kInt8Block = 256, kInt8Elems = 16;
 
 enum class Reduction : std::uint8_t { sum, squares, max_magnitude, fixed_point, magnitude_bits, powers };
 
-/// parts[b] := what of `in` lies in [b * chunk, (b + 1) * chunk), one number of 8 bytes for each block.
-struct ReduceArgs {
+/// What some of the blocks reduce, from `first_block` on.
+struct ReduceRange {
   Data in;
-  std::int64_t elems, chunk;
+  std::int64_t elems;
+  int first_block;
+  bool is_aligned;
+};
+/// Ranges of one launch, whose arguments keep below 4 KiB.
+inline constexpr int kReduceRanges = 96;
+
+/// parts[b] := of a range's block i what lies in [i * chunk, (i + 1) * chunk), one number of 8 bytes for each block b.
+struct ReduceArgs {
+  ReduceRange ranges[kReduceRanges];
+  int count;
+  std::int64_t chunk;
   void* parts;
   const std::int32_t* exponent;  // of fixed_point; of powers the bits of the largest magnitude
   int shift;
   Reduction reduction;
-  bool is_aligned;
   float power;
 };
-/// At most so many blocks reduce, each at least so many elements; both follow from the number of elements alone, and so
-/// do the bits.
+static_assert(sizeof(ReduceArgs) < 4096);
+/// At most so many blocks reduce, and one more for each range, each at least so many elements; both follow from the
+/// numbers of elements alone, and so do the bits.
 inline constexpr std::int64_t kReduceBlocks = 512, kReduceChunk = 8 * kThreads * 4;
 
 /// out[0] gets the parts, in order: sum: f32, times factor; squares, powers: f64, added; max_magnitude: i32, the larger

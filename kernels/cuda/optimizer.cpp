@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cstddef>
+#include <memory>
 
 #include "kernels/checks.h"
 #include "kernels/cuda/launch.h"
@@ -17,30 +19,47 @@ struct Known {
   float power = 0;
 };
 
-/// Two launches: blocks leave their parts in the workspace, one block adds them up in order.
-void reduce(ExecContext& ctx, Reduction reduction, const Buffer& out, const Buffer& in, float factor,
+/// The ranges of one launch, as many of [next, end) as it takes: next moves behind them.
+ReduceArgs reduce_args(ExecContext& ctx, Reduction reduction, const Known& known, const Buffer*& next,
+                       const Buffer* end) {
+  const Buffer* const last = next + std::min<std::ptrdiff_t>(end - next, kReduceRanges);
+  std::int64_t elems = 0;
+  for (const Buffer* part = next; part != last; ++part) elems += part->elems;
+  const std::int64_t even = (elems + kReduceBlocks - 1) / kReduceBlocks;
+  ReduceArgs args{.ranges = {},
+                  .count = 0,
+                  .chunk = std::max(kReduceChunk, (even + kReduceChunk - 1) / kReduceChunk * kReduceChunk),
+                  .parts = ctx.workspace((kReduceBlocks + kReduceRanges) * size_of(DType::f64)),
+                  .exponent = known.exponent,
+                  .shift = known.shift,
+                  .reduction = reduction,
+                  .power = known.power};
+  int blocks = 0;
+  for (; next != last; ++next) {
+    if (next->empty()) continue;
+    args.ranges[args.count++] = {data_of(*next), next->elems, blocks, are_aligned(next->data)};
+    blocks += static_cast<int>((next->elems + args.chunk - 1) / args.chunk);
+  }
+  return args;
+}
+
+/// Two launches for some dozens of parts: blocks leave theirs in the workspace, one block adds them up in order.
+void reduce(ExecContext& ctx, Reduction reduction, const Buffer& out, const SumParts& in, float factor,
             const Known& known) {
-  const std::int64_t even = (in.elems + kReduceBlocks - 1) / kReduceBlocks;
-  const std::int64_t chunk = std::max(kReduceChunk, (even + kReduceChunk - 1) / kReduceChunk * kReduceChunk);
-  const std::int64_t blocks = (in.elems + chunk - 1) / chunk;
-  void* const parts = ctx.workspace(kReduceBlocks * size_of(DType::f64));
-  const ReduceArgs args{.in = data_of(in),
-                        .elems = in.elems,
-                        .chunk = chunk,
-                        .parts = parts,
-                        .exponent = known.exponent,
-                        .shift = known.shift,
-                        .reduction = reduction,
-                        .is_aligned = are_aligned(in.data),
-                        .power = known.power};
-  launch(ctx, "zs_reduce", blocks, kThreads, &args);
-  const FinishArgs finish{.parts = parts,
-                          .count = static_cast<int>(blocks),
-                          .out = out.data,
-                          .exponent = known.exponent,
-                          .factor = factor,
-                          .reduction = reduction};
-  launch(ctx, "zs_finish_reduction", 1, kThreads, &finish);
+  const Buffer *next = std::to_address(in.begin()), *const end = std::to_address(in.end());
+  do {  // once where there is nothing, since a sum is written, too
+    const ReduceArgs args = reduce_args(ctx, reduction, known, next, end);
+    const ReduceRange last = args.count == 0 ? ReduceRange{} : args.ranges[args.count - 1];
+    const std::int64_t blocks = last.first_block + (last.elems + args.chunk - 1) / args.chunk;
+    launch(ctx, "zs_reduce", blocks, kThreads, &args);
+    const FinishArgs finish{.parts = args.parts,
+                            .count = static_cast<int>(blocks),
+                            .out = out.data,
+                            .exponent = known.exponent,
+                            .factor = factor,
+                            .reduction = reduction};
+    launch(ctx, "zs_finish_reduction", 1, kThreads, &finish);
+  } while (next != end);
 }
 
 void sum(ExecContext& ctx, Buffer out, Buffer in, float factor) {
@@ -49,28 +68,28 @@ void sum(ExecContext& ctx, Buffer out, Buffer in, float factor) {
   reduce(ctx, Reduction::sum, out, in, factor, {});
 }
 
-void squared_norm(ExecContext& ctx, Buffer out, Buffer in) {
+void squared_norm(ExecContext& ctx, Buffer out, const SumParts& in) {
   checks::scalar<double>("out", out);
   reduce(ctx, Reduction::squares, out, in, 1.0f, {});
 }
 
-void max_exponent(ExecContext& ctx, Buffer out, Buffer in) {
+void max_exponent(ExecContext& ctx, Buffer out, const SumParts& in) {
   checks::scalar<std::int32_t>("out", out);
   reduce(ctx, Reduction::max_magnitude, out, in, 1.0f, {});
 }
 
-void fixed_point_squares(ExecContext& ctx, Buffer out, Buffer in, Buffer exponent, int shift) {
+void fixed_point_squares(ExecContext& ctx, Buffer out, const SumParts& in, Buffer exponent, int shift) {
   checks::fixed_point_shift(shift);
   checks::scalar<std::int64_t>("out", out);
   reduce(ctx, Reduction::fixed_point, out, in, 1.0f, {checks::scalar<std::int32_t>("exponent", exponent), shift});
 }
 
-void max_magnitude(ExecContext& ctx, Buffer out, Buffer in) {
+void max_magnitude(ExecContext& ctx, Buffer out, const SumParts& in) {
   checks::scalar<std::int32_t>("out", out);
   reduce(ctx, Reduction::magnitude_bits, out, in, 1.0f, {});
 }
 
-void power_sum(ExecContext& ctx, Buffer out, Buffer in, Buffer largest, float power) {
+void power_sum(ExecContext& ctx, Buffer out, const SumParts& in, Buffer largest, float power) {
   ZS_CHECK(!checks::is_max_norm(power), "a sum of powers of {}", power);
   checks::scalar<double>("out", out);
   reduce(ctx, Reduction::powers, out, in, 1.0f,

@@ -16,16 +16,36 @@ __device__ std::int32_t exponent_of(std::int32_t magnitude) {
   return exponent;
 }
 
-/// All elements of this thread's part of the block's chunk, in the same order whether packs are read or not.
+/// Elements [first, last) of a range, which the block has.
+struct Chunk {
+  Data in;
+  std::int64_t first, last;
+  bool is_aligned;
+};
+__device__ Chunk chunk_of_block(const ReduceArgs& args) {
+  const int block = static_cast<int>(blockIdx.x);
+  int at = 0, behind = args.count;  // the last range that begins at this block or before it
+  while (behind - at > 1) {
+    const int middle = (at + behind) / 2;
+    if (args.ranges[middle].first_block <= block)
+      at = middle;
+    else
+      behind = middle;
+  }
+  const std::int64_t first = (block - args.ranges[at].first_block) * args.chunk, elems = args.ranges[at].elems;
+  return {args.ranges[at].in, first, first + args.chunk < elems ? first + args.chunk : elems,
+          args.ranges[at].is_aligned};
+}
+
+/// All elements of this thread's part of the chunk, in the same order whether packs are read or not.
 template <class T, class Visit>
-__device__ void for_each_of_chunk(const ReduceArgs& args, const Visit& visit) {
+__device__ void for_each_of_chunk(const Chunk& chunk, const Visit& visit) {
   constexpr int kElems = 16 / sizeof(T);
-  const T* const in = elements<const T>(args.in);
-  const std::int64_t first = blockIdx.x * args.chunk,
-                     last = first + args.chunk < args.elems ? first + args.chunk : args.elems;
-  for (std::int64_t begin = first + threadIdx.x * kElems; begin < last; begin += kThreads * kElems) {
+  const T* const in = elements<const T>(chunk.in);
+  const std::int64_t last = chunk.last;
+  for (std::int64_t begin = chunk.first + threadIdx.x * kElems; begin < last; begin += kThreads * kElems) {
     float x[kElems];
-    if (args.is_aligned && begin + kElems <= last) {
+    if (chunk.is_aligned && begin + kElems <= last) {
       load_pack(in + begin, x);
       for (int i = 0; i < kElems; ++i) visit(x[i]);
       continue;
@@ -38,8 +58,10 @@ __device__ void for_each_of_chunk(const ReduceArgs& args, const Visit& visit) {
 template <class R, class Add, class Combine>
 __device__ void reduce_block(const ReduceArgs& args, const Add& add, const Combine& combine) {
   __shared__ R shared[kThreads];
+  const Chunk chunk = chunk_of_block(args);
   R mine = 0;
-  with_type(args.in, [&](auto tag) { for_each_of_chunk<decltype(tag)>(args, [&](float x) { mine = add(mine, x); }); });
+  with_type(chunk.in,
+            [&](auto tag) { for_each_of_chunk<decltype(tag)>(chunk, [&](float x) { mine = add(mine, x); }); });
   const R all = block_reduce(mine, shared, combine);
   if (threadIdx.x == 0) static_cast<R*>(args.parts)[blockIdx.x] = all;
 }

@@ -92,7 +92,7 @@ void GradNorm::launch(const Accumulation& sum, bool is_first, const std::vector<
   executor_.context().launch({sum.name, std::move(reads), {sum.out}},
                              [is_first, parts, begin = sum.begin, add = sum.add](ExecContext& exec) {
                                if (is_first) begin(exec);
-                               for (const Buffer& part : parts) add(exec, part);
+                               add(exec, parts);
                              });
 }
 
@@ -144,7 +144,7 @@ void GradNorm::sum_squares() {
        .reads = {},
        .out = out,
        .begin = [&kernels, out](ExecContext& exec) { kernels.zero(exec, out); },
-       .add = [&kernels, out](ExecContext& exec, const Buffer& part) { kernels.squared_norm(exec, out, part); }});
+       .add = [&kernels, out](ExecContext& exec, const SumParts& parts) { kernels.squared_norm(exec, out, parts); }});
   executor_.norm_comm().all_reduce(context.stream(), "grad_norm", out, ReduceOp::sum);
 }
 
@@ -161,7 +161,7 @@ void GradNorm::sum_squares_order_free() {
              constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
              fill_words(exec, most, std::bit_cast<std::uint32_t>(kLeast));
            },
-       .add = [&kernels, most](ExecContext& exec, const Buffer& part) { kernels.max_exponent(exec, most, part); }});
+       .add = [&kernels, most](ExecContext& exec, const SumParts& parts) { kernels.max_exponent(exec, most, parts); }});
   executor_.norm_comm().all_reduce(context.stream(), "grad_norm_exponent", most, ReduceOp::max);
   accumulate({.name = "fixed_point_squares",
               .reads = {most},
@@ -169,7 +169,7 @@ void GradNorm::sum_squares_order_free() {
               .begin = [&kernels, out](ExecContext& exec) { kernels.zero(exec, out); },
               .add = [&kernels, out, most, shift = shift_](
                          ExecContext& exec,
-                         const Buffer& part) { kernels.fixed_point_squares(exec, out, part, most, shift); }});
+                         const SumParts& parts) { kernels.fixed_point_squares(exec, out, parts, most, shift); }});
   executor_.norm_comm().all_reduce(context.stream(), "grad_norm", out, ReduceOp::sum);
 }
 
@@ -179,12 +179,12 @@ void GradNorm::sum_powers() {
   const KernelTable& kernels = context.kernels();
   const Buffer most = largest(), out = total();
   const float power = options_.power;
-  accumulate(
-      {.name = "max_magnitude",
-       .reads = {},
-       .out = most,
-       .begin = [&kernels, most](ExecContext& exec) { kernels.zero(exec, most); },
-       .add = [&kernels, most](ExecContext& exec, const Buffer& part) { kernels.max_magnitude(exec, most, part); }});
+  accumulate({.name = "max_magnitude",
+              .reads = {},
+              .out = most,
+              .begin = [&kernels, most](ExecContext& exec) { kernels.zero(exec, most); },
+              .add = [&kernels, most](ExecContext& exec,
+                                      const SumParts& parts) { kernels.max_magnitude(exec, most, parts); }});
   executor_.norm_comm().all_reduce(context.stream(), "grad_norm_largest", most, ReduceOp::max);
   if (!std::isinf(power)) {
     accumulate(
@@ -192,8 +192,8 @@ void GradNorm::sum_powers() {
          .reads = {most},
          .out = out,
          .begin = [&kernels, out](ExecContext& exec) { kernels.zero(exec, out); },
-         .add = [&kernels, out, most, power](ExecContext& exec,
-                                             const Buffer& part) { kernels.power_sum(exec, out, part, most, power); }});
+         .add = [&kernels, out, most, power](
+                    ExecContext& exec, const SumParts& parts) { kernels.power_sum(exec, out, parts, most, power); }});
     executor_.norm_comm().all_reduce(context.stream(), "grad_norm", out, ReduceOp::sum);
   }
   std::vector<Buffer> reads{most};

@@ -32,13 +32,13 @@ class GradNorm {
   void set_clip(const Buffer& scalars, float largest) const;
 
  private:
-  /// Something of all gradients, which goes into `out`: it begins as `begin` leaves it, and `add` has each part.
+  /// Something of all gradients, which goes into `out`: it begins as `begin` leaves it, and `add` has all parts.
   struct Accumulation {
     const char* name;
     std::vector<Buffer> reads;
     Buffer out;
     std::function<void(ExecContext&)> begin;
-    std::function<void(ExecContext&, const Buffer&)> add;
+    std::function<void(ExecContext&, const SumParts&)> add;
   };
   void accumulate(const Accumulation& sum);
   void launch(const Accumulation& sum, bool is_first, const std::vector<Buffer>& parts);

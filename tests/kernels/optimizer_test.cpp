@@ -131,6 +131,34 @@ TEST_CASE("a norm of nothing is 0 and one that is not finite asks to skip the st
   }
 }
 
+TEST_CASE("sums of many parts at once are those of one part after the other") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const int count = GENERATE(0, 1, 5, 97, 200);  // a launch on GPUs takes 96
+  Values in = Values::random(dtype, 20000, 1);
+  std::vector<Buffer> parts;
+  for (int i = 0; i < count; ++i) parts.push_back(in.buffer().slice(i * 13 % 97, i % 7 == 3 ? 0 : i % 11 * 1801 + 1));
+  const auto sums = [&](const std::vector<std::vector<Buffer>>& calls) {
+    std::vector<Values> out{zero_of(DType::f64), no_exponent(), zero_of(DType::i64), zero_of(DType::i32),
+                            zero_of(DType::f64)};
+    ExecContext ctx = make_context();
+    for (const auto& call : calls) {
+      k().squared_norm(ctx, out[0].buffer(), call);
+      k().max_exponent(ctx, out[1].buffer(), call);
+      k().max_magnitude(ctx, out[3].buffer(), call);
+    }
+    for (const auto& call : calls) {
+      k().fixed_point_squares(ctx, out[2].buffer(), call, out[1].buffer(), 40);
+      k().power_sum(ctx, out[4].buffer(), call, out[3].buffer(), 3.0f);
+    }
+    return out;
+  };
+  std::vector<std::vector<Buffer>> apart;
+  for (const Buffer& part : parts) apart.push_back({part});
+  const auto together = sums({parts}), one_by_one = sums(apart);
+  for (const std::size_t exact : {1u, 2u, 3u}) CHECK(together[exact].same_bytes(one_by_one[exact]));
+  for (const std::size_t sum : {0u, 4u}) CHECK(together[sum][0] == Approx(one_by_one[sum][0]).epsilon(1e-12));
+}
+
 TEST_CASE("AdamW's first step is the learning rate in the gradient's direction, plus decay") {
   Values master = Values::of(DType::f32, {1.0, -2.0, 0.5}), m = Values::of(DType::f32, {0, 0, 0}), v = m;
   Values grad = Values::of(DType::f32, {0.3, -40.0, 1e-3});
