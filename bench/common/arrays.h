@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/kernels.h"
-#include "runtime/device/device.h"
+#include "runtime/tensor/context.h"
 
 namespace zs::bench {
 
@@ -22,7 +22,12 @@ class Arrays {
  public:
   /// All arrays that fit come out of one block of `slab_bytes`, as the arrays of a training step do: on large pages.
   explicit Arrays(Device& device, std::int64_t slab_bytes = 0)
-      : stream_(device.stream(StreamRole::compute)), pool_(device.allocator(), counter_, false, slab_bytes) {}
+      : kernels_(Context(device).kernels()),
+        stream_(device.stream(StreamRole::compute)),
+        pool_(device.allocator(), counter_, false, slab_bytes) {}
+
+  /// The device's, as its options have them.
+  const KernelTable& kernels() const { return kernels_; }
 
   /// Numbers in [low, high); f32 or bf16.
   Buffer random(std::int64_t elems, DType dtype, float low = -0.5f, float high = 0.5f);
@@ -42,6 +47,7 @@ class Arrays {
  private:
   Buffer acquire(std::int64_t elems, DType dtype);
 
+  const KernelTable& kernels_;
   Stream& stream_;
   MemoryCounter counter_;
   Pool pool_;

@@ -18,7 +18,8 @@ double GpuCalls::run(std::int64_t count) {
   Stream& stream = device_.stream(StreamRole::compute);
   stream.synchronize();
   const auto start = Clock::now();
-  stream.enqueue({name_, {}, {}, kGpuScratchBytes}, [&](ExecContext& exec) {
+  const std::int64_t scratch = device_.options().cudnn_attention ? kCudnnScratchBytes : kGpuScratchBytes;
+  stream.enqueue({name_, {}, {}, scratch}, [&](ExecContext& exec) {
     for (std::int64_t i = 0; i < count; ++i) calls_[next_++ % calls_.size()](exec);
   });
   stream.synchronize();

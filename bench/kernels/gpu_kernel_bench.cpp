@@ -2,15 +2,19 @@
 
 #include <chrono>
 
+#include "kernels/cudnn.h"
+
 namespace zs::bench {
 namespace {
 
 /// A GPU's rows stand beside the only ceilings that there are.
 constexpr int kThreads = 1;
 
-DeviceOptions patient() {
+DeviceOptions patient(bool cudnn_attention = false) {
   DeviceOptions options;
   options.sync_timeout_s = kKernelTimeoutS;
+  options.cudnn_attention = cudnn_attention;
+  if (cudnn_attention) open_cudnn();
   return options;
 }
 
@@ -21,7 +25,7 @@ GpuKernelBench::GpuKernelBench(const KernelOptions& options, const TrainPlan::Ma
     : options_(options),
       sizes_(sizes),
       cases_(selected_cases(options, sizes.cases)),
-      device_(make_device(DeviceKind::cuda, patient())),
+      device_(make_device(DeviceKind::cuda, patient(options.cudnn))),
       host_device_(Device::create(DeviceKind::cpu, patient())),
       world_(make_single_world({})),
       ranks_(*world_, *host_device_),

@@ -21,6 +21,7 @@ struct KernelOptions {
   std::string dtype;           ///< f32 or bf16; empty: both
   std::vector<int> threads;    ///< of a CPU; empty: 1 and this process's share
   double min_time_s = 0.1;     ///< of each kernel, shape and number of threads
+  bool cudnn = false;          ///< attention on a GPU by cuDNN where it can
 };
 
 /// The cases that the options select, in their order. Error(usage) where that is none.

@@ -41,6 +41,8 @@ struct KernelCase {
 
 /// What a CPU's kernels take of scratch for each thread, and a GPU's together: no case needs more.
 inline constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20, kGpuScratchBytes = std::int64_t{64} << 20;
+/// The latter with attention by cuDNN.
+inline constexpr std::int64_t kCudnnScratchBytes = std::int64_t{320} << 20;
 
 /// The sizes that the cases have: those of a model's step, and a few odd ones.
 struct CaseSizes {

@@ -23,6 +23,7 @@ void add_options(CLI::App& app, CommandLine& line) {
       ->check(CLI::Range(1, 1024))
       ->allow_extra_args(false);
   zs::bench::add_min_time_option(app, kernels.min_time_s, "seconds for each kernel, shape and number of threads");
+  app.add_flag("--cudnn", kernels.cudnn, "with --device cuda: attention by cuDNN where it can, instead of own kernels");
   app.add_flag("--list", line.list, "print the texts and measure nothing");
   app.add_flag("--json", line.json, "one line of JSON instead of a table");
 }

@@ -200,7 +200,9 @@ void add_attention(std::vector<KernelCase>& cases, DType dtype, const AttentionD
                    .make = [=](Arrays& arrays, int) {
                      const Buffer out = arrays.random(tokens * width, dtype),
                                   lse = arrays.zeros(tokens * dims.heads, kF32), qkv = arrays.random(qkv_elems, dtype);
-                     return [=](ExecContext& exec) { kernels_of(exec).attention_forward(exec, out, lse, qkv, dims); };
+                     return [=, &kernels = arrays.kernels()](ExecContext& exec) {
+                       kernels.attention_forward(exec, out, lse, qkv, dims);
+                     };
                    }});
   cases.push_back({.kernel = "attention_backward",
                    .shape = shape,
@@ -212,8 +214,8 @@ void add_attention(std::vector<KernelCase>& cases, DType dtype, const AttentionD
                      const Buffer dqkv = arrays.random(qkv_elems, dtype), dout = arrays.random(tokens * width, dtype),
                                   out = arrays.random(tokens * width, dtype), qkv = arrays.random(qkv_elems, dtype),
                                   lse = arrays.random(tokens * dims.heads, kF32, 5, 6);
-                     return [=](ExecContext& exec) {
-                       kernels_of(exec).attention_backward(exec, dqkv, dout, out, qkv, lse, dims);
+                     return [=, &kernels = arrays.kernels()](ExecContext& exec) {
+                       kernels.attention_backward(exec, dqkv, dout, out, qkv, lse, dims);
                      };
                    }});
 }

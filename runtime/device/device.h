@@ -32,6 +32,7 @@ struct DeviceOptions {
   std::string libraries = {};     ///< folders, separated by colons, where CUDA's libraries are looked for first
   bool tf32 = false;              ///< products of f32 on a GPU may round their operands to 11 bits: faster
   bool fuses_gelu = true;         ///< products of bf16 on a GPU may compute GELU before they round their sums
+  bool cudnn_attention = false;   ///< attention on a GPU by cuDNN where it can (cuda_kernels_with_cudnn)
 };
 
 /// One GPU (or this rank's share of the CPU, or the meta device, which has shapes and lifetimes but no memory and

@@ -18,6 +18,8 @@ class SharedLibrary {
 
   /// As it was opened: a path, where it was found in a folder.
   const std::string& name() const { return name_; }
+  /// Of dlopen: for code of others that looks functions up itself.
+  void* handle() const { return handle_; }
   /// Error(config) where the library has no such function: then it is too old.
   template <class Function>
   void find(Function*& function, const char* symbol) const {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/kernels.h"
+#include "kernels/cudnn.h"
 #include "runtime/device/device.h"
 
 namespace zs {
@@ -50,7 +50,8 @@ class Context {
   static const KernelTable& kernels_for(const Device& device) {
     const bool is_gpu =
         (device.kind() == DeviceKind::meta ? device.options().stands_for : device.kind()) == DeviceKind::cuda;
-    return is_gpu ? cuda_kernels() : cpu_kernels();
+    if (!is_gpu) return cpu_kernels();
+    return device.options().cudnn_attention ? cuda_kernels_with_cudnn() : cuda_kernels();
   }
   Device& device_;
   const KernelTable& kernels_;

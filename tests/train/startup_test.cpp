@@ -64,6 +64,40 @@ TEST_CASE("what this process is, it finds out: a build id among others") {
   CHECK(facts.free_gib > 0);
 }
 
+TEST_CASE("attention on a GPU is cuDNN's where the configuration lets it be, and there is one") {
+  Config config;
+  config.device = "cuda";
+  config.precision.param = "bf16";
+  const auto chosen = [](const Config& of, const char* attention) {
+    Config with = of;
+    with.cuda.attention = attention;
+    return gpu_attention(with);
+  };
+  CHECK(chosen(config, "own").text.empty());
+  CHECK_FALSE(chosen(config, "own").is_by_cudnn);
+  std::string reason;
+  try {
+    CHECK_THAT(chosen(config, "cudnn").text, Catch::StartsWith("attention by cuDNN 9."));
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::config);
+    CHECK_THAT(error.what_to_do(), Catch::EndsWith("or use cuda.attention = \"own\""));
+    reason = error.what_happened();
+  }
+  const GpuAttention found = chosen(config, "auto");
+  CHECK(found.is_by_cudnn == reason.empty());
+  if (!reason.empty()) CHECK(found.text == "attention by own kernels: " + reason);
+  CHECK(gpu_options(config, 0).cudnn_attention == found.is_by_cudnn);
+  for (const char* change : {"f32", "deterministic", "cpu"}) {
+    Config other = config;
+    if (change == std::string("f32")) other.precision.param = "f32";
+    if (change == std::string("deterministic")) other.train.deterministic = true;
+    if (change == std::string("cpu")) other.device = "cpu";
+    CAPTURE(change);
+    CHECK(chosen(other, "auto").text.empty());
+    CHECK_FALSE(chosen(other, "auto").is_by_cudnn);
+  }
+}
+
 TEST_CASE("what products on a GPU may do is what the configuration says") {
   Config config;
   config.device = "cuda";

@@ -112,7 +112,7 @@ struct Config {
     bool tf32 = false, share_gpu = false;
     std::string transport = "auto", registration = "auto";
     bool graph = false, fused_gelu = true;
-    std::string libraries;
+    std::string attention = "auto", libraries;
     bool operator==(const Cuda&) const = default;
   };
   struct Watch {

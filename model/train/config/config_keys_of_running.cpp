@@ -173,6 +173,9 @@ constexpr std::array kRunningKeys = {
     ConfigKey{"cuda.fused_gelu", [](Config& c) -> ConfigSlot { return &c.cuda.fused_gelu; }, any, "", "",
               "Products of bf16 on a GPU (compute capability 9.0 and later) also compute GELU by tanh, and its "
               "gradient, where cuBLASLt has that. docs/gpu.md."},
+    ConfigKey{"cuda.attention", [](Config& c) -> ConfigSlot { return &c.cuda.attention; }, any, "auto|own|cudnn", "",
+              "Attention of bf16 on a GPU: `own` kernels, or cuDNN's. `auto`: cuDNN's where it is found, without "
+              "`train.deterministic`. docs/gpu.md."},
     ConfigKey{"cuda.share_gpu", [](Config& c) -> ConfigSlot { return &c.cuda.share_gpu; }, any, "", "",
               "Use a GPU that another process has too, and let others use this one's: else that is refused."},
     ConfigKey{"cuda.transport", [](Config& c) -> ConfigSlot { return &c.cuda.transport; }, any, "auto|nccl|staged", "",
@@ -185,10 +188,11 @@ constexpr std::array kRunningKeys = {
     ConfigKey{"cuda.register", [](Config& c) -> ConfigSlot { return &c.cuda.registration; }, any, "auto|off", "",
               "Over NCCL: take the GPU's memory from NCCL and register it, so that collectives need no copy. "
               "`auto`: where NCCL can (2.19 and later), with all ranks or none."},
-    ConfigKey{"cuda.libraries", [](Config& c) -> ConfigSlot { return &c.cuda.libraries; }, any, "", "",
-              "Folders, separated by colons, in which cuBLASLt and NCCL are looked for first; then where the loader "
-              "looks, below `$CUDA_HOME`, `$CUDA_PATH` and `/usr/local/cuda`, and in the packages of the Python in "
-              "use."},
+    ConfigKey{
+        "cuda.libraries", [](Config& c) -> ConfigSlot { return &c.cuda.libraries; }, any, "", "",
+        "Folders, separated by colons, in which cuBLASLt, cuDNN and NCCL are looked for first; then where the loader "
+        "looks, below `$CUDA_HOME`, `$CUDA_PATH` and `/usr/local/cuda`, and in the packages of the Python in "
+        "use."},
 
     ConfigKey{"watchdog.init_s", [](Config& c) -> ConfigSlot { return &c.watchdog.init_s; }, between(0, 86400), "", "",
               "Seconds that a rank may stand still while the job starts; 0: for ever. docs/reliability.md says what "

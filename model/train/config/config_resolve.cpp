@@ -272,6 +272,10 @@ void check_rest(ConfigDraft& draft) {
   if (are_good(draft, {"cuda.graph", "device"}) && c.cuda.graph && c.device != "cuda")
     draft.report("cuda.graph", fmt::format("cuda.graph = true does not go with device = \"{}\"", c.device),
                  "leave it out, or use device = \"cuda\": the CPU has no graphs");
+  if (are_good(draft, {"cuda.attention", "train.deterministic"}) && c.cuda.attention == "cudnn" &&
+      c.train.deterministic)
+    draft.report("cuda.attention", "cuda.attention = \"cudnn\" does not go with train.deterministic",
+                 "leave one of them out: cuDNN's attention does not repeat its bits");
   if (are_good(draft, {"cuda.graph", "run.lost_updates_every"}) && c.cuda.graph && c.run.lost_updates_every > 0)
     draft.report("run.lost_updates_every", "run.lost_updates_every does not go with cuda.graph = true",
                  "leave one of them out: a captured step is the same work each time");

@@ -45,6 +45,7 @@ PlanOptions on_gpus(PlanOptions plan, const Config& config, const GpuRanks& gpus
   plan.device = DeviceKind::cuda;
   plan.transport = gpus.transport;
   plan.sums_in_rank_order = config.train.deterministic;
+  plan.cudnn_attention = gpu_attention(config).is_by_cudnn;
   return plan;
 }
 

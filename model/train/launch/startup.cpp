@@ -15,7 +15,7 @@
 #include <sstream>
 #include <thread>
 
-#include "kernels/kernels.h"
+#include "kernels/cudnn.h"
 #include "model/train/launch/agreed.h"
 #include "model/train/launch/error_line.h"
 #include "model/version.h"
@@ -152,6 +152,19 @@ int choose_device(World& world, Config& config, const std::function<GpuLook()>& 
 
 DeviceKind device_kind(const Config& config) { return config.device == "cuda" ? DeviceKind::cuda : DeviceKind::cpu; }
 
+GpuAttention gpu_attention(const Config& config) {
+  const bool may_be = config.precision.param == "bf16" && !config.train.deterministic;
+  if (device_kind(config) != DeviceKind::cuda || config.cuda.attention == "own" ||
+      (config.cuda.attention == "auto" && !may_be))
+    return {};
+  try {
+    return {true, "attention by cuDNN " + open_cudnn(config.cuda.libraries)};
+  } catch (const Error& error) {
+    if (config.cuda.attention == "cudnn") throw;
+    return {false, fmt::format("attention by own kernels: {}", error.what_happened())};
+  }
+}
+
 DeviceOptions gpu_options(const Config& config, int gpu) {
   DeviceOptions options;
   if (device_kind(config) != DeviceKind::cuda) return options;
@@ -159,6 +172,7 @@ DeviceOptions gpu_options(const Config& config, int gpu) {
   options.libraries = config.cuda.libraries;
   options.tf32 = config.cuda.tf32;
   options.fuses_gelu = config.cuda.fused_gelu;
+  options.cudnn_attention = gpu_attention(config).is_by_cudnn;
   options.shares_gpu = config.cuda.share_gpu;
   return options;
 }

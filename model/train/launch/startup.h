@@ -30,6 +30,13 @@ StartupFacts startup_facts(const World& world, const Config& config);
 int choose_device(World& world, Config& config, const std::function<GpuLook()>& look = {});
 /// What the configuration's `device` comes to, once it is chosen.
 DeviceKind device_kind(const Config& config);
+/// What computes attention on this rank's GPU.
+struct GpuAttention {
+  bool is_by_cudnn = false;
+  std::string text;  ///< for people: "attention by cuDNN 9.19.0"; empty where there was nothing to choose
+};
+/// As the configuration says, and what is found here. Error(config) where it asks for cuDNN, and there is none.
+GpuAttention gpu_attention(const Config& config);
 /// What it says of a rank's GPU, `gpu` of those that the driver shows.
 DeviceOptions gpu_options(const Config& config, int gpu);
 /// Error(config) where `device` of the configuration cannot be had: the back end is not in this build, there is no

@@ -86,6 +86,7 @@ struct PlanOptions {
   Transport transport = Transport::local;
   std::vector<int> hosts = {};  ///< of each rank; none: one for all
   bool sums_in_rank_order = false;
+  bool cudnn_attention = false;  ///< of the device: the working memory of its kernels
   /// Else the trace of a step leaves out the micro-batches that find the memory as the one before did, but for the
   /// last: they would do the same. The bytes are the same.
   bool has_every_micro_batch = false;

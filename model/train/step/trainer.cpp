@@ -165,6 +165,7 @@ int Trainer::train() {
   if (const std::string text = device_->has_gpu_world() ? describe_registration(device_->world(), config_) : "";
       is_first() && !text.empty())
     print_to_stdout("{}\n", text);
+  if (const std::string text = gpu_attention(config_).text; is_first() && !text.empty()) print_to_stdout("{}\n", text);
   measure_ceiling();
   if (explainer_) {
     const double ranks = world_.size();
