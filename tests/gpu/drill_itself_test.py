@@ -38,7 +38,7 @@ for line in pathlib.Path(words["-f"]).read_text().splitlines():
     if "hangs" in name:
         subprocess.run(["sleep", "1000"])
     report.write(f'<OverallResult success="{{str(not is_broken).lower()}}"/>\n</TestCase>\n')
-sys.exit(7 if is_broken or "ends badly" in name else 0)
+sys.exit(7 if is_broken or "ends badly" in name else 77 if "is skipped" in name else 0)
 """
 
 
@@ -72,6 +72,7 @@ def check_cases():
     expect(outcome == "FAILED" and detail.startswith("1 of 4 cases did not pass: a kills"), f"one kills its process: {outcome}, {detail}")
     outcome, detail, _ = run(["a", "b", "c ends badly"], processes=1)
     expect(outcome == "FAILED" and detail.startswith("1 of 3 cases did not pass: c ends badly"), f"a process ends badly: {outcome}, {detail}")
+    expect(run(["a is skipped"])[:2] == ("skipped", "1 cases, none of which can be run here"), "what is skipped did not pass")
     outcome, detail, _ = run([])
     expect(outcome == "FAILED" and detail.startswith("it lists no cases"), f"a program without cases: {outcome}, {detail}")
 
@@ -100,6 +101,13 @@ def check_tools():
         patterns, drill_tools.TOOLS_FOLDERS = drill_tools.TOOLS_FOLDERS, ()
         for step in (counters, again):
             expect(steps.run(step, time.monotonic() + 30)[0] == "skipped", f"{step['name']}: without its tool it is skipped")
+        bench = root / "programs" / "bench"
+        for says, outcome in (("no cuDNN here (libcudnn.so.9: cannot open)", "skipped"), ("CUDA error 700", "FAILED")):
+            bench.write_text(f"#!/bin/sh\necho 'bench_kernels: error: {says}: so what' >&2\nexit 78\n")
+            bench.chmod(0o755)
+            figures = {"name": f"figures {outcome}", "kind": "figures", "program": "bench", "args": []}
+            found = steps.run(figures, time.monotonic() + 30)
+            expect(found[0] == outcome, f"figures: {says}: {found}")
         for name in ("ncu", "compute-sanitizer"):
             (root / "tools" / name).write_text(TOOL.format(python=sys.executable))
             (root / "tools" / name).chmod(0o755)

@@ -11,6 +11,7 @@ KJV_CORPUS, WORDS = "kjv.txt", "words.bin"
 PART_SECONDS = {"a": 535, "b": 175}  # of a call's 540 and 180
 ON_ONE_GPU = ["--set", "cuda.share_gpu=true", "--set"]
 STEP = ["--device", "cuda", "--preset", "124M", "--dtype", "bf16", "--micro-batch", "16", "--sequence", "1024", "--steps", "10"]
+KERNELS = ["--device", "cuda", "--dtype", "bf16", "--min-time", "0.05"]
 # Kernel and the case of bench_kernels that launches it.
 COUNTED = {"zs_attention_forward_64": "attention_forward", "zs_attention_dkeys_64": "attention_backward", "zs_layer_norm_gradients_bf16": "layer_norm_backward",
            "zs_bias_sums": "bias_backward", "zs_cross_entropy_in_place_bf16": "cross_entropy_in_place", "zs_adamw": "adamw"}
@@ -59,17 +60,19 @@ def full_a():
         cases("smoke", "gpu_smoke_test", 25),
         file_cases("streams", "device_test", "stream_test", 15),
         file_cases("errors of streams", "device_test", "stream_errors_test", 15),
-        cases("kernels", "kernels_cuda_test", 90, ["~[cpu]"], processes=6),
+        cases("kernels", "kernels_cuda_test", 70, ["~[cpu]~[cudnn]"], processes=6),
+        cases("attention by cuDNN", "kernels_cuda_test", 20, ["[cudnn]"]),
         file_cases("training", "shard_cuda_test", "cuda_training_test", 40),
         file_cases("steps as graphs", "shard_cuda_test", "cuda_graph_test", 20),
         losses("losses of kjv-tiny, f32", "kjv-tiny f32", 20),
         losses("losses of kjv-tiny, bf16", "kjv-tiny bf16", 20),
-        losses("losses of 124M, bf16", "124M bf16", 40),
-        losses("losses of two ranks, staged", "kjv-tiny f32", 30, "staged"),
+        losses("losses of 124M, bf16", "124M bf16", 35),
+        losses("losses of two ranks, staged", "kjv-tiny f32", 25, "staged"),
         file_cases("ranks as threads, staged", "shard_cuda_test", "cuda_ranks_test", 25),
-        figures("bench_kernels, bf16", "bench_kernels", 60, ["--device", "cuda", "--dtype", "bf16", "--min-time", "0.05"]),
+        figures("bench_kernels, bf16", "bench_kernels", 55, KERNELS),
+        figures("bench_kernels, attention by cuDNN", "bench_kernels", 20, [*KERNELS, "--filter", "attention", "--cudnn"]),
         figures("bench_step 124M", "bench_step", 20, STEP),
-        figures("bench_step 124M, loss_chunk", "bench_step", 20, [*STEP, "--set", "train.loss_chunk=16384"]),
+        figures("bench_step 124M, own attention", "bench_step", 20, [*STEP, "--set", "cuda.attention=own"]),
         figures("bench_step 124M, no fused_gelu", "bench_step", 20, [*STEP, "--set", "cuda.fused_gelu=false"]),
         peer("PyTorch 124M", "gpu_step.py", 35, ["--preset", "124M"]),
         peer("PyTorch attention and copy", "gpu_kernels.py", 25),

@@ -1,5 +1,5 @@
-"""The steps of tests/gpu/drill: each runs what the archive's plan says of it, and returns (outcome, detail). An outcome is "passed", "FAILED"
-or "not finished"."""
+"""The steps of tests/gpu/drill: each runs what the archive's plan says of it, and returns (outcome, detail). An outcome is "passed", "FAILED",
+"skipped" or "not finished"."""
 
 import html
 import os
@@ -30,7 +30,7 @@ class Steps:
     def __init__(self, root, logs, work, env, plan, failed_before=None):
         """failed_before: {program: names of cases} that have not passed in part a. `failed` are those of now."""
         self.root, self.logs, self.work, self.env, self.plan = root, logs, work, env, plan
-        self.failed_before, self.failed, self.background = failed_before or {}, {}, None
+        self.failed_before, self.failed, self.background, self.was_skipped = failed_before or {}, {}, None, False
 
     def log_of(self, step, what=""):
         return self.logs / (re.sub(r"\W+", "_", f"{step['name']} {what}".strip())[:100] + ".txt")
@@ -71,7 +71,11 @@ class Steps:
 
     @staticmethod
     def figures_of(program, log):
-        lines = bench_rows.lines_of(log.read_text(errors="replace"))
+        text = log.read_text(errors="replace")
+        missing = re.search(r"(no cuDNN here|no CUDA runtime here|cuDNN .* is too old|attention by cuDNN is not in this build).*", text)
+        if program.rc != 0 and missing:
+            return "skipped", missing.group(0)[:100]
+        lines = bench_rows.lines_of(text)
         if program.rc == 0 and not lines:
             return "FAILED", "it has printed no report"
         return outcome_of(program.rc), lines[0][:100] if lines else f"{program.rc}: {last_line(log)}"
@@ -117,6 +121,8 @@ class Steps:
             if time.monotonic() < ends:
                 passed |= self.run_groups(step, [[name] for name in again[i : i + ALONE]], ends, f"again {i // ALONE}")
         failed = [name for name in names if name not in passed]
+        if not failed and self.was_skipped:
+            return "skipped", f"{len(names)} cases, none of which can be run here"
         if not failed:
             return "passed", f"{len(names)} cases" + (f", {len(again)} of them not before they ran by themselves" if again else "")
         (self.logs / self.log_of(step, "failed").name).write_text("\n".join(failed) + "\n")
@@ -139,6 +145,7 @@ class Steps:
             log = self.log_of(step, f"{what} {i}")
             programs.append(self.start([step["program"], "-f", listing, "-r", "xml", "-o", reports[-1]], log))
         drill_machine.finish(programs, ends)
+        self.was_skipped = all(program.rc == SKIPPED for program in programs)
         passed_by_group = []
         for program, report in zip(programs, reports):
             text = report.read_text(errors="replace") if report.is_file() else ""
