@@ -23,6 +23,7 @@ static_assert(kSame<decltype(CudaDriver::stream_create), decltype(&cuStreamCreat
 static_assert(kSame<decltype(CudaDriver::stream_destroy), decltype(&cuStreamDestroy)>);
 static_assert(kSame<decltype(CudaDriver::stream_query), decltype(&cuStreamQuery)>);
 static_assert(kSame<decltype(CudaDriver::stream_wait_event), decltype(&cuStreamWaitEvent)>);
+static_assert(kSame<decltype(CudaDriver::stream_call), decltype(&cuLaunchHostFunc)>);
 static_assert(kSame<decltype(CudaDriver::event_create), decltype(&cuEventCreate)>);
 static_assert(kSame<decltype(CudaDriver::event_destroy), decltype(&cuEventDestroy)>);
 static_assert(kSame<decltype(CudaDriver::event_record), decltype(&cuEventRecord)>);

@@ -39,6 +39,8 @@ struct CudaDriver {
   int (*stream_destroy)(CUstream_st* stream);
   int (*stream_query)(CUstream_st* stream);
   int (*stream_wait_event)(CUstream_st* stream, CUevent_st* event, unsigned flags);
+  /// A thread of the driver's calls `function`, which may not call the driver.
+  int (*stream_call)(CUstream_st* stream, void (*function)(void* data), void* data);
 
   int (*event_create)(CUevent_st** event, unsigned flags);
   int (*event_destroy)(CUevent_st* event);

@@ -40,6 +40,7 @@ struct LoadedDriver {
     library.find(table.stream_destroy, "cuStreamDestroy_v2");
     library.find(table.stream_query, "cuStreamQuery");
     library.find(table.stream_wait_event, "cuStreamWaitEvent");
+    library.find(table.stream_call, "cuLaunchHostFunc");
     library.find(table.event_create, "cuEventCreate");
     library.find(table.event_destroy, "cuEventDestroy_v2");
     library.find(table.event_record, "cuEventRecord");

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "runtime/base/random.h"
+#include "runtime/device/host_call.h"
 #include "tests/device/test_devices.h"
 #include "tests/message_of.h"
 
@@ -113,6 +114,37 @@ TEST_CASE("events of the driver are used again, so that a step makes none") {
   const int made = driver.calls("cuEventCreate");
   for (int i = 0; i < 10; ++i) step();
   CHECK(driver.calls("cuEventCreate") == made);
+}
+
+TEST_CASE("what a GPU's stream has the host do comes in its turn, up to the first that fails") {
+  EmulatedDriver driver({.seed = GENERATE(range(1, 6))});
+  CudaDevice device(patient(), driver.table());
+  Stream &compute = device.stream(StreamRole::compute), &finish = device.stream(StreamRole::finish);
+  std::vector<int> calls;
+  const auto call = [&](int number) {
+    return [&calls, number](ExecContext& exec) {
+      call_on_host(exec, [&calls, number] {
+        calls.push_back(number);
+        if (number == 2) throw Error(ExitCode::io, "the disk has failed");
+      });
+    };
+  };
+  const auto pass = [](Stream& from, Stream& to) {
+    Event event;
+    from.record(event);
+    to.wait(event);
+  };
+  finish.enqueue({"call"}, call(1));
+  CHECK(calls.empty());
+  pass(finish, compute);
+  compute.enqueue({"run"}, on_gpu(driver, [&] { calls.push_back(10); }));
+  pass(compute, finish);
+  for (const int number : {2, 3}) finish.enqueue({"call"}, call(number));
+  CHECK_THROWS_WITH(finish.synchronize(), Catch::Contains("the disk has failed"));
+  CHECK(calls == std::vector<int>{1, 10, 2});
+  finish.enqueue({"call"}, call(4));
+  device.synchronize();
+  CHECK(calls == std::vector<int>{1, 10, 2, 4});
 }
 
 TEST_CASE("streams have priorities: gathers before reductions before compute") {

@@ -123,6 +123,13 @@ struct EmulatedFunctions {
       return 0;
     });
   }
+  static int stream_call(CUstream_st* stream, void (*function)(void*), void* data) {
+    return call("cuLaunchHostFunc", true, [&](auto& self) {
+      if (self.streams_.count(stream) == 0) return kInvalidHandle;
+      self.push(*stream, [=] { function(data); });
+      return self.lost_;
+    });
+  }
   static int event_create(CUevent_st** event, unsigned flags) {
     return call("cuEventCreate", true, [&](auto& self) {
       if (flags != CudaDriver::kWithTime && flags != CudaDriver::kWithoutTime) return kInvalidValue;
@@ -321,6 +328,7 @@ struct EmulatedFunctions {
       .stream_destroy = stream_destroy,
       .stream_query = stream_query,
       .stream_wait_event = stream_wait_event,
+      .stream_call = stream_call,
       .event_create = event_create,
       .event_destroy = event_destroy,
       .event_record = event_record,
