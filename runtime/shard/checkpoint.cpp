@@ -66,7 +66,9 @@ std::string differences(const CheckpointReader& reader, const std::vector<HeldTe
   return fmt::format("{} tensors differ: {}{}", count, fmt::join(found, "; "), count > kMostNamed ? " ..." : "");
 }
 
-void fill(CheckpointReader& reader, const std::vector<HeldTensor>& tensors, Context& context) {
+void fill(CheckpointReader& reader, const std::vector<HeldTensor>& tensors, Executor& executor) {
+  Context& context = executor.context();
+  const HostLink& link = executor.link();
   if (const std::string found = differences(reader, tensors); !found.empty())
     throw Error(ExitCode::checkpoint, "the checkpoint is of another model: " + found, reader.folder(),
                 "load it into the model that it was saved from");
@@ -79,8 +81,9 @@ void fill(CheckpointReader& reader, const std::vector<HeldTensor>& tensors, Cont
     }
   }
   CheckpointReader::Store store;
-  if (context.device().kind() == DeviceKind::cuda) {
+  if (context.device().kind() == DeviceKind::cuda || !link.disk_bytes().empty()) {
     store = [&](const Buffer& out, const void* elements) {
+      if (link.is_on_disk(out)) return link.write(out, elements);
       if (out.device == DeviceKind::cuda) return upload_now(context, out, elements);
       std::memcpy(out.data, elements, static_cast<std::size_t>(out.bytes()));  // which the host keeps
     };
@@ -137,7 +140,7 @@ CheckpointInfo load_tensors(World& world, Executor& executor, const Optimizer* o
     CheckpointReader reader(folder);
     const std::vector<HeldTensor> tensors = held_tensors(executor, optimizer);
     if (optimizer != nullptr) check_state(reader, tensors);
-    fill(reader, tensors, executor.context());
+    fill(reader, tensors, executor);
     info = {reader.manifest().step, reader.manifest().attributes};
   });
   executor.masters_loaded();

@@ -76,17 +76,20 @@ void check_finite(const HeldTensor& held, std::int64_t begin, const Buffer& data
 /// This rank's part of what is being saved.
 class ShardReader {
  public:
-  ShardReader(const Context& context, const std::vector<HeldTensor>& tensors, const std::vector<SavedSegment>& segments)
-      : context_(context), tensors_(tensors), segments_(segments) {}
+  ShardReader(Executor& executor, const std::vector<HeldTensor>& tensors, const std::vector<SavedSegment>& segments)
+      : context_(executor.context()), link_(executor.link()), tensors_(tensors), segments_(segments) {}
 
   /// Calls use(segment, data) with the elements of each segment on the host, in its order.
   template <class Use>
   void for_each(const Use& use) const {
+    std::vector<std::byte> read;
     for (const SavedSegment& segment : segments_) {
       const HeldTensor& held = tensors_[static_cast<std::size_t>(segment.tensor)];
       for (std::int64_t run = 0; run < segment.runs; ++run) {
         for (std::int64_t at = segment.begin; at < segment.begin + segment.count;) {
-          const HostView view(context_, context_.stream(), piece_at(held, run, at, segment.begin + segment.count));
+          Buffer piece = piece_at(held, run, at, segment.begin + segment.count);
+          if (link_.is_on_disk(piece)) piece = read_piece(piece, read);
+          const HostView view(context_, context_.stream(), piece);
           const Buffer& data = view.buffer();
           check_finite(held, run * segment.stride + at, data);
           use(segment, data);
@@ -107,7 +110,16 @@ class ShardReader {
     ZS_CHECK(false, "element {} of {} is not held here", at, held.tensor.parameter);
   }
 
+  /// As much of it as one block is: it comes from the disk to memory that the next one has, too.
+  Buffer read_piece(const Buffer& piece, std::vector<std::byte>& memory) const {
+    const Buffer part = piece.slice(0, std::min(piece.elems, DataFileWriter::kBlockBytes / size_of(piece.dtype)));
+    memory.resize(static_cast<std::size_t>(part.bytes()));
+    link_.read(part, memory.data());
+    return {memory.data(), part.elems, part.dtype, DeviceKind::cpu};
+  }
+
   const Context& context_;
+  const HostLink& link_;
   const std::vector<HeldTensor>& tensors_;
   const std::vector<SavedSegment>& segments_;
 };
@@ -203,7 +215,7 @@ class CheckpointSaver {
   const std::vector<SavedSegment>& segments() const {
     return manifest_.files.at(static_cast<std::size_t>(state_.world.rank())).segments;
   }
-  ShardReader reader() const { return {state_.executor.context(), tensors_, segments()}; }
+  ShardReader reader() const { return {state_.executor, tensors_, segments()}; }
 
   template <class Fill>
   void write_file(const Fill& fill) {

@@ -141,7 +141,9 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
   unit.is_frozen = is_frozen;
   const MemoryOwner owner(context_.device().memory(), unit.name);
   const std::int64_t bytes = unit.layout->held_elems() * size_of(DType::f32);
-  unit.master = unit.has_masters_on_host() ? link_.acquire(bytes, "master") : acquire_shard(unit, DType::f32, "master");
+  unit.master = unit.has_masters_on_host()
+                    ? link_.acquire(bytes, "master", unit.placement->options.residence.masters_disk)
+                    : acquire_shard(unit, DType::f32, "master");
   if (!is_frozen && unit.placement->options.residence.has_gradients_on_host)
     unit.host_grad = link_.acquire(bytes, "grad_shard");
   else if (!is_frozen)
@@ -457,6 +459,13 @@ void Executor::read_full(int unit_index, const UseParameter& use) {
     const FlatView& view = unit.layout->views()[i];
     const Buffer values =
         view.is_whole ? unit.whole_view(unit.master_buffer(), view) : full.slice(view.offset, view.numel);
+    if (link_.is_on_disk(values)) {
+      std::vector<float> read(static_cast<std::size_t>(values.elems));
+      context_.device().synchronize();
+      if (context_.device().kind() != DeviceKind::meta) link_.read(values, read.data());
+      use(*unit.parameters[i], read.data());
+      continue;
+    }
     use(*unit.parameters[i], HostView(context_, context_.device().stream(StreamRole::unshard), values).as<float>());
   }
 }

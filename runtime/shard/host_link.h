@@ -1,15 +1,20 @@
 #pragma once
 
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "runtime/shard/disk_file.h"
 #include "runtime/tensor/context.h"
 
 namespace zs {
 
-/// The way between the host's memory and the device's, on the offload stream, whose order is the only one that shards
-/// kept on the host need. Owned by an Executor; one host thread uses it. On return from every function: enqueued, not
-/// done.
+/// The way between the device's memory and what the host keeps, in its memory or on a disk. The offload stream copies,
+/// and its order is the only one that shards in memory need. Files are read and written by the finish stream, which has
+/// nothing else to do once gradients are reduced, through buffers of the host's memory that exist as long as a window
+/// does. Owned by an Executor; one host thread uses it. On return from every function, but where it says so: enqueued,
+/// not done.
 class HostLink {
  public:
   /// Shards of a unit that are on the device for a while. Movable; an empty one has nothing on the host.
@@ -17,23 +22,26 @@ class HostLink {
     struct Part {
       Buffer host;
       Memory memory;
-      bool is_written = true;  // else compute has only read it, and it need not go back
+      bool is_written = true;    // else compute has only read it, and it need not go back
+      DiskFile* disk = nullptr;  // that keeps it
+      Memory staging = {};       // of the host, on the way from and to there
 
       Buffer here() const { return memory.buffer(host.dtype, host.elems); }
+      Buffer beside() const { return disk != nullptr ? staging.buffer(host.dtype, host.elems) : host; }
     };
     std::string unit;
     std::vector<Part> parts;
     Event arrived;
+    Stream* mover = nullptr;  // who has filled it
 
     Buffer operator[](std::size_t part) const { return parts.at(part).here(); }
   };
 
   HostLink(Context& context, double cpu_link_gbs) : context_(context), cpu_link_gbs_(cpu_link_gbs) {}
 
-  /// Memory of the host for a shard. Its contents are undefined until a window is stored there.
-  Memory acquire(std::int64_t bytes, const std::string& label) {
-    return context_.device().pinned_memory().acquire(bytes, offload(), label);
-  }
+  /// Memory of the host for a shard, or room in a file of the folder `disk`. Its contents are undefined until a window
+  /// is stored there. Errors of DiskFile.
+  Memory acquire(std::int64_t bytes, const std::string& label, const std::string& disk = {});
   /// Copies of shards that the host keeps, once a stream has waited for `arrived`. `pool`: whose memory; none: the
   /// device's own.
   Window load(const std::string& unit, const std::vector<Buffer>& host, Pool* pool = nullptr);
@@ -45,17 +53,30 @@ class HostLink {
   void store(Window window, const Event& written);
   /// Nothing has changed; `last_user` is who has read it.
   static void drop(Window window, Stream& last_user);
-  /// `stream` may read what the host keeps: all that was stored so far has come there.
+  /// `stream` may read what the host keeps in its memory: all that was stored so far has come there.
   void settle(Stream& stream) const { stream.wait(last_store_); }
+
+  /// Of a shard, or a part of one: whether a disk keeps it.
+  bool is_on_disk(const Buffer& host) const { return disk_of(host) != nullptr; }
+  /// Such a one to memory of the host and back, now: while the device is idle.
+  void read(const Buffer& from, void* to) const;
+  void write(const Buffer& to, const void* from) const;
+  /// The bytes of each folder's file.
+  std::map<std::string, std::int64_t> disk_bytes() const;
 
  private:
   Stream& offload() { return context_.device().stream(StreamRole::offload); }
+  Stream& disk() { return context_.device().stream(StreamRole::finish); }
+  DiskFile* disk_of(const Buffer& host) const;
   Window make(const std::string& unit, const std::vector<Buffer>& host, Stream& stream, Pool& pool);
   void copy(const char* name, const std::string& unit, const Buffer& out, const Buffer& in);
+  void read_part(const std::string& unit, Window::Part& part);
+  void write_part(const std::string& unit, Window::Part& part);
 
   Context& context_;
   double cpu_link_gbs_;
   Event last_store_;
+  std::map<std::string, std::unique_ptr<DiskFile>> disks_;  // by their folders
 };
 
 }  // namespace zs

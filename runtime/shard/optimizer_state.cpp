@@ -16,12 +16,13 @@ Optimizer::Unit Optimizer::make_unit(const FlatParameter& unit) {
     const ParameterGroup* const group = group_of(parameter->name());
     made.lr_scales.push_back(group != nullptr ? group->lr_scale : 1.0f);
   }
-  const bool is_on_host = unit.placement->options.residence.has_moments_on_host;
+  const Residence& residence = unit.placement->options.residence;
+  const bool is_on_host = residence.has_moments_on_host;
   std::vector<Buffer> zeros;
   for (std::size_t i = 0; i < state_names_.size(); ++i) {
     const std::int64_t elems = place_states(made, unit, i), bytes = elems * size_of(form(i).dtype);
     made.state.push_back(elems < 0    ? Memory()
-                         : is_on_host ? executor_.link().acquire(bytes, "moments")
+                         : is_on_host ? executor_.link().acquire(bytes, "moments", residence.moments_disk)
                                       : context.pool().acquire(bytes, context.stream(), "moments"));
     if (elems >= 0) zeros.push_back(all_of(i, made.state.back()));
   }

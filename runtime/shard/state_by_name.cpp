@@ -40,9 +40,11 @@ class Reader {
   void read_shards() {
     state_.executor.link().settle(state_.executor.context().stream());
     result_.tensors = held_tensors(state_.executor, optimizer_);
-    if (!options_.on_host) return;
+    const HostLink& link = state_.executor.link();
+    if (!link.disk_bytes().empty()) state_.executor.context().device().synchronize();
     for (HeldTensor& held : result_.tensors)
-      for (HeldTensor::Piece& piece : held.pieces) piece.data = on_host(piece.data);
+      for (HeldTensor::Piece& piece : held.pieces)
+        if (options_.on_host || link.is_on_disk(piece.data)) piece.data = on_host(piece.data);
   }
 
   /// A unit after the other, so that with `on_host` the next has the memory of the last.
@@ -87,8 +89,13 @@ class Reader {
 
   Buffer on_host(const Buffer& from) {
     if (from.elems == 0) return {};
-    const HostView view(state_.executor.context(), state_.executor.context().stream(), from);
-    auto values = std::make_shared<std::vector<float>>(view.as<float>(), view.as<float>() + from.elems);
+    auto values = std::make_shared<std::vector<float>>(static_cast<std::size_t>(from.elems));
+    if (const HostLink& link = state_.executor.link(); link.is_on_disk(from)) {
+      link.read(from, values->data());
+    } else {
+      const HostView view(state_.executor.context(), state_.executor.context().stream(), from);
+      std::copy_n(view.as<float>(), from.elems, values->data());
+    }
     result_.keep.push_back(values);
     return {values->data(), from.elems, DType::f32, DeviceKind::cpu};
   }

@@ -43,21 +43,24 @@ class Index {
   std::map<std::int64_t, Buffer> parts_;
 };
 
-/// To what the host keeps for a GPU.
-void download_now(const Context& context, const Buffer& to, const Buffer& part) {
-  const HostView values(context, context.stream(), part);
+/// To what the host keeps for a GPU, or on a disk.
+void store_now(Executor& executor, const Buffer& to, const Buffer& part) {
+  const HostView values(executor.context(), executor.context().stream(), part);
+  if (executor.link().is_on_disk(to)) return executor.link().write(to, values.as<float>());
   std::copy_n(values.as<float>(), part.elems, static_cast<float*>(to.data));
 }
 
-/// Enqueues the filling of `out` with a given tensor's elements from `begin` on; or, without a context, says whether
+/// Enqueues the filling of `out` with a given tensor's elements from `begin` on; or, without an executor, says whether
 /// they are there.
-bool fill(const Context* context, const Index& index, std::int64_t begin, const Buffer& out) {
+bool fill(Executor* executor, const Index& index, std::int64_t begin, const Buffer& out) {
   return index.for_each_part(begin, out.elems, [&](std::int64_t offset, const Buffer& part) {
-    if (context == nullptr) return;
+    if (executor == nullptr) return;
+    const Context* const context = &executor->context();
     const Buffer to = out.slice(offset, part.elems);
+    if (executor->link().is_on_disk(to)) return store_now(*executor, to, part);
     const bool is_on_gpu = to.device == DeviceKind::cuda;
     if (is_on_gpu && part.device == DeviceKind::cpu) return upload_now(*context, to, part.data);
-    if (!is_on_gpu && context->device().kind() == DeviceKind::cuda) return download_now(*context, to, part);
+    if (!is_on_gpu && context->device().kind() == DeviceKind::cuda) return store_now(*executor, to, part);
     // What is not of this device is the caller's, who keeps it until the load is over.
     context->launch({"load_state", is_on_gpu ? std::vector{part} : std::vector<Buffer>{}, {to}},
                     [&kernels = context->kernels(), to, part, is_on_gpu](ExecContext& exec) {
@@ -67,10 +70,10 @@ bool fill(const Context* context, const Index& index, std::int64_t begin, const 
 }
 
 /// The same of all that a rank holds of the tensor.
-bool fill(const Context* context, const Index& index, const HeldTensor& held) {
+bool fill(Executor* executor, const Index& index, const HeldTensor& held) {
   for (const HeldTensor::Piece& piece : held.pieces)
     for (std::int64_t run = 0; run < piece.range.runs; ++run)
-      if (!fill(context, index, piece.range.begin + run * piece.range.stride, piece.run(run))) return false;
+      if (!fill(executor, index, piece.range.begin + run * piece.range.stride, piece.run(run))) return false;
   return true;
 }
 
@@ -197,9 +200,10 @@ class Loader {
 
   void copy() const {
     state_.executor.link().settle(state_.executor.context().stream());
+    if (!state_.executor.link().disk_bytes().empty()) state_.executor.context().device().synchronize();
     for (const HeldTensor& held : held_)
       if (const auto given = given_.find(key_of(held)); given != given_.end())
-        fill(&state_.executor.context(), Index(*given->second), held);
+        fill(&state_.executor, Index(*given->second), held);
   }
 
   /// Unit by unit: the root has it whole, fills in what it is given, and every rank gets its part.
@@ -219,8 +223,7 @@ class Loader {
         const WholeUnit whole = transfer.gather_to(unit, state.shards, root);
         for (const FlatView& view : unit.layout->views())
           if (whole && is_given(view))
-            fill(&state_.executor.context(), Index(*given_.at({view.name, state.kind})), 0,
-                 whole.of(*unit.layout, view));
+            fill(&state_.executor, Index(*given_.at({view.name, state.kind})), 0, whole.of(*unit.layout, view));
         transfer.scatter(unit, state.shards, whole, root);
         store_unit_state(state_.executor, state_.optimizer, number, state);
       }
@@ -228,7 +231,7 @@ class Loader {
     for (const Parameter* parameter : state_.executor.ignored()) {
       const Key key{parameter->name(), kMasterKind};
       if (!shared.at(key)) continue;
-      if (is_source()) fill(&state_.executor.context(), Index(*given_.at(key)), 0, parameter->value());
+      if (is_source()) fill(&state_.executor, Index(*given_.at(key)), 0, parameter->value());
       state_.executor.compute_comm().broadcast(state_.executor.context().stream(), parameter->name(),
                                                parameter->value(), root);
     }

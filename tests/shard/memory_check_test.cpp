@@ -260,6 +260,48 @@ TEST_CASE("memory of the device, and of the host beside it, have limits of their
   CHECK(needed_bytes(with(run, [](MemoryDemand& d) { d.local_ranks = 4; }), {5, 7}, {1, false, "host"}) == 48);
 }
 
+TEST_CASE("a disk has a budget of its own, and is proposed where the host's memory is short of what it keeps",
+          "[memory]") {
+  MemoryDemand run = demand(2, 2);
+  run.config.model.layers = 12;
+  run.config.precision.param = run.config.precision.output = run.config.precision.validation = "bf16";
+  run.config.train.micro_batch = 1;
+  run.config.train.recompute = {"block"};
+  run.config.train.loss_chunk = 32;
+  run.config.shard.prefetch = 0;
+  run.config.offload.weights = run.config.offload.moments = "host";
+  const auto planned = [](const MemoryDemand& d) { return make_plan(d.config, d.plan).rank_bytes(); };
+  const RankBytes on_host = planned(run);
+  const auto text_of = [&](const MemoryDemand& d, std::int64_t device, std::int64_t host) {
+    const std::vector<MemoryBudget> budgets = {{device, true, "device", MemoryBudget::Of::device, true},
+                                               {host, true, "host", MemoryBudget::Of::host, true}};
+    const auto found = smallest_change(d, budgets);
+    return found ? found->text : "";
+  };
+  CHECK(text_of(run, on_host.device, on_host.host - 1) == "set offload.weights=disk:FOLDER");
+  CHECK(text_of(run, on_host.device, on_host.host * 6 / 10) == "set offload.moments=disk:FOLDER");
+  MemoryDemand away = run;
+  away.config.offload.moments = "disk:/nowhere";
+  const RankBytes on_disk = planned(away);
+  CHECK(on_disk.host < on_host.host);
+  CHECK(text_of(away, on_host.device, on_disk.host - 1) == "set offload.weights=disk:/nowhere");
+
+  const MemoryBudget disk{on_disk.disk.at("/nowhere"), false, "free at /nowhere",
+                          MemoryBudget::Of::disk,      false, "/nowhere"};
+  CHECK(needed_bytes(away, on_disk, disk) == 2 * disk.bytes);
+  CHECK(needed_bytes(run, on_host, disk) == 0);
+  REQUIRE(exceeded(away, on_disk, {disk}) != nullptr);
+  const Error error = memory_refusal(away, on_disk, {disk});
+  CHECK(error.code() == ExitCode::out_of_memory);
+  CHECK_THAT(error.what(), Catch::StartsWith("2 ranks need ") && Catch::Contains(" on the disk, ") &&
+                               Catch::Contains("free at /nowhere") && Catch::Contains("set offload.moments=device"));
+  std::vector<MemoryBudget> found;
+  add_disk_budgets(away.config, found);
+  REQUIRE(found.size() == 1);
+  CHECK(found.front().source == "free at /nowhere");
+  CHECK(found.front().bytes > 0);
+}
+
 TEST_CASE("where no single change is enough, the line says what is", "[memory]") {
   MemoryDemand run = demand(1, 1);
   run.config.train.global_batch = 8;

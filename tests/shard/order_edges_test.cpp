@@ -63,6 +63,11 @@ std::vector<Way> ways_of_options() {
        }},
       {"bf16, masters on the host",
        [](Config& config) { config.precision.param = "bf16", config.offload.weights = "host"; }},
+      {"bf16, masters and moments on a disk",
+       [](Config& config) {
+         config.precision.param = "bf16";
+         config.offload.weights = config.offload.moments = "disk:/nowhere";
+       }},
   };
 }
 

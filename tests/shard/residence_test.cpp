@@ -11,36 +11,12 @@
 #include "runtime/tensor/host_view.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/chain_model.h"
+#include "tests/shard/residence_run.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"
 
 namespace zs::test {
 namespace {
-
-/// What the host keeps, by name.
-Config with_host(Config config, const std::string& what) {
-  config.offload.weights = what.find("weights") != what.npos ? "host" : "device";
-  config.offload.gradients = what.find("gradients") != what.npos ? "host" : "device";
-  config.offload.moments = what.find("moments") != what.npos ? "host" : "device";
-  return config;
-}
-
-/// The same training, to the bit, in the memory that was planned on both sides.
-void check_alike(const Config& config, const std::string& what, const TinyOptions& options) {
-  CAPTURE(what, config.shard.strategy, config.shard.layout, config.precision.param, options.ranks);
-  const TinyResult usual = train_tiny(config, options), run = train_tiny(with_host(config, what), options);
-  CHECK(run.losses == usual.losses);
-  CHECK(run.grad_norms == usual.grad_norms);
-  CHECK(run.weights == usual.weights);
-  const TrainPlan plan = make_plan(with_host(config, what), 0, options.ranks);
-  CHECK(plan.host_bytes > 0);
-  for (const std::int64_t bytes : run.host_bytes) CHECK(bytes == plan.host_bytes);
-  for (const std::int64_t bytes : usual.host_bytes) CHECK(bytes == 0);
-  for (const std::int64_t peak : run.peak_bytes) CHECK(peak == plan.step_peak_bytes);
-  CHECK(run.allocations.front() == 2);  // the device's and the host's memory, each at once
-  CHECK(run.allocations.back() == 0);
-  CHECK(verify_order(run.trace).empty());
-}
 
 std::int64_t kind_bytes(const TrainPlan& plan, const std::string& kind) {
   const auto found = plan.at_peak.find(kind);
@@ -166,8 +142,11 @@ TEST_CASE("what the host keeps is the same whatever runs late", "[residence]") {
   config.precision.param = "bf16";
   config.train.global_batch = 8;
   const TinyResult usual = train_tiny(config, {.ranks = 2, .is_calm = true});
-  const TinyResult run = train_tiny(with_host(config, "weights, gradients and moments"),
-                                    {.ranks = 2, .perturb_seed = GENERATE(std::uint64_t{3}, std::uint64_t{4})});
+  const auto seed = GENERATE(std::uint64_t{3}, std::uint64_t{4}, std::uint64_t{5});
+  const TempDir disk;
+  Config kept = with_host(config, "weights, gradients and moments");
+  if (seed > 3) kept = with_disk(kept, seed == 4 ? "weights and moments" : "moments", disk.path());
+  const TinyResult run = train_tiny(kept, {.ranks = 2, .perturb_seed = seed});
   CHECK(run.losses == usual.losses);
   CHECK(run.weights == usual.weights);
 }
@@ -208,6 +187,11 @@ TEST_CASE("I2: a checkpoint is the same wherever the state is kept, and is loade
   const TinyResult both = train_tiny(partly, {.ranks = 2, .steps = 2, .checkpoints = in_part.path()});
   CHECK(train_tiny(kept, {.ranks = 2, .steps = 3, .resume = both.saved}).weights == usual.weights);
   CHECK(train_tiny(partly, {.ranks = 1, .steps = 3, .resume = saved.saved}).weights == usual.weights);
+  const TempDir disk, on_disk;
+  const Config away = with_disk(config, "weights and moments", disk / "state");
+  const TinyResult third = train_tiny(away, {.ranks = 2, .steps = 2, .checkpoints = on_disk.path()});
+  CHECK(train_tiny(config, {.ranks = 4, .steps = 3, .resume = third.saved}).weights == usual.weights);
+  CHECK(train_tiny(away, {.ranks = 1, .steps = 3, .resume = saved.saved}).weights == usual.weights);
 }
 
 TEST_CASE("state by name is read and put back where the host keeps it", "[residence]") {
@@ -220,6 +204,9 @@ TEST_CASE("state by name is read and put back where the host keeps it", "[reside
   Config partly = with_host(config, "weights and moments");
   partly.offload.resident_units = {.value = 1};
   CHECK(state_of(partly, 2, whole, true) == expected);
+  const TempDir disk;
+  CHECK(state_of(with_disk(config, "weights and moments", disk.path()), 2, whole, false) == expected);
+  CHECK(state_of(with_disk(config, "weights and moments", disk.path()), 2, whole, true) == expected);
   CHECK(expected.size() > 60);
 }
 

@@ -80,8 +80,7 @@ class KeyReader {
   void refuse(const std::string& value) { draft_.report(name_, fmt::format("{} is {}", name_, value), expected(key_)); }
 
   bool is_good_text(const std::string& text) {
-    const auto choices = key_.choice_list();
-    if (!choices.empty() && std::find(choices.begin(), choices.end(), text) == choices.end()) {
+    if (!key_.choices.empty() && !key_.is_choice(text)) {
       refuse(toml_string(text.substr(0, 60)));
       return false;
     }

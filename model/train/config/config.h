@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -96,9 +97,20 @@ struct Config {
     Count resident_units;
     double cpu_link_gbs = 0;
     std::int64_t device_mib = 0, host_mib = 0;
+    /// Of a role that the host keeps: the folder, where a disk does; else empty.
+    static std::string disk_of(const std::string& place) {
+      return place.starts_with("disk:") ? place.substr(sizeof("disk:") - 1) : "";
+    }
+    /// Those of all roles, once each.
+    std::set<std::string> disk_folders() const {
+      std::set<std::string> folders{disk_of(weights), disk_of(moments)};
+      folders.erase("");
+      return folders;
+    }
+    bool has_disk() const { return !disk_folders().empty(); }
     /// Of the optimizer's.
-    bool has_any() const { return weights == "host" || gradients == "host" || moments == "host"; }
-    bool uses_host() const { return has_any() || activations == "host"; }
+    bool has_any() const { return weights != "device" || gradients != "device" || moments != "device"; }
+    bool uses_host() const { return has_any() || activations != "device"; }
     bool operator==(const Offload&) const = default;
   };
   struct Comm {

@@ -125,14 +125,15 @@ constexpr std::array kRunningKeys = {
               "How the f32 master weights are rounded to bf16: to nearest, or up or down at random, so that updates "
               "too small for bf16 count on average. Needs `precision.param = \"bf16\"`."},
 
-    ConfigKey{"offload.weights", [](Config& c) -> ConfigSlot { return &c.offload.weights; }, any, "device|host", "",
+    ConfigKey{"offload.weights", [](Config& c) -> ConfigSlot { return &c.offload.weights; }, any,
+              "device|host|disk:FOLDER", "",
               "Where the f32 master weights are kept between updates, with `precision.param = \"bf16\"`. `host`: in "
-              "memory of the host, page-locked where there is a GPU; the bf16 shards stay on the device. "
-              "docs/offload.md."},
+              "memory of the host, page-locked where there is a GPU; `disk:FOLDER`: in a file in that folder. The bf16 "
+              "shards stay on the device. docs/offload.md."},
     ConfigKey{"offload.gradients", [](Config& c) -> ConfigSlot { return &c.offload.gradients; }, any, "device|host", "",
               "The same of the reduced gradients, between the micro-batches that add to them and until the update."},
-    ConfigKey{"offload.moments", [](Config& c) -> ConfigSlot { return &c.offload.moments; }, any, "device|host", "",
-              "The same of the optimizer's state: AdamW's two moments, SGD's momentum."},
+    ConfigKey{"offload.moments", [](Config& c) -> ConfigSlot { return &c.offload.moments; }, any,
+              "device|host|disk:FOLDER", "", "The same of the optimizer's state: AdamW's two moments, SGD's momentum."},
     ConfigKey{"offload.activations", [](Config& c) -> ConfigSlot { return &c.offload.activations; }, any, "device|host",
               "", "Where inputs of recomputed blocks are between forward and backward (docs/offload.md)."},
     ConfigKey{"offload.resident_units", [](Config& c) -> ConfigSlot { return &c.offload.resident_units; },

@@ -6,18 +6,22 @@ namespace zs {
 
 void check_offload(ConfigDraft& draft) {
   const Config& c = draft.config;
-  if (are_good(draft, {"offload.weights", "precision.param", "precision.validation"}) && c.offload.weights == "host") {
+  const auto without = [](const char* key, const std::string& place, const char* what) {
+    return fmt::format("{} = \"{}\" does not go with {}", key, place, what);
+  };
+  if (are_good(draft, {"offload.weights", "precision.param", "precision.validation"}) &&
+      c.offload.weights != "device") {
     if (c.precision.param == "f32")
-      draft.report("offload.weights", "offload.weights = \"host\" does not go with precision.param \"f32\"",
+      draft.report("offload.weights", without("offload.weights", c.offload.weights, "precision.param \"f32\""),
                    "f32 units are gathered from the master weights: keep them on the device, or use param = \"bf16\"");
     else if (c.precision.validation == "f32")
-      draft.report("offload.weights", "offload.weights = \"host\" does not go with precision.validation \"f32\"",
+      draft.report("offload.weights", without("offload.weights", c.offload.weights, "precision.validation \"f32\""),
                    "it gathers the master weights: keep them on the device, or validate in bf16");
   }
-  if (are_good(draft, {"offload.moments", "train.optimizer", "train.momentum"}) && c.offload.moments == "host" &&
+  if (are_good(draft, {"offload.moments", "train.optimizer", "train.momentum"}) && c.offload.moments != "device" &&
       c.train.optimizer == "sgd" && c.train.momentum == 0)
     draft.report("offload.moments",
-                 "offload.moments = \"host\" does not go with train.optimizer \"sgd\" without momentum",
+                 without("offload.moments", c.offload.moments, "train.optimizer \"sgd\" without momentum"),
                  "it has no moments: leave it out, or set train.momentum");
   if (are_good(draft, {"offload.weights", "offload.gradients", "offload.moments", "train.optimizer"}) &&
       c.offload.has_any() && (c.train.optimizer == "muon" || c.train.optimizer == "adamw8bit"))
@@ -31,7 +35,7 @@ void check_offload(ConfigDraft& draft) {
                  fmt::format("train.average = {} does not go with what the host keeps (offload)", c.train.average),
                  "leave one of them out");
   if (are_good(draft, {"offload.weights", "offload.gradients", "run.lost_updates_every"}) &&
-      (c.offload.weights == "host" || c.offload.gradients == "host") && c.run.lost_updates_every > 0)
+      (c.offload.weights != "device" || c.offload.gradients != "device") && c.run.lost_updates_every > 0)
     draft.report("run.lost_updates_every",
                  "run.lost_updates_every does not go with weights or gradients that the host keeps (offload)",
                  "leave one of them out");

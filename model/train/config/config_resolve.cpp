@@ -199,6 +199,13 @@ void expand_paths(ConfigDraft& draft) {
   expand("run.export", c.run.export_to);
   expand("lora.path", c.lora.path);
   expand("lora.export", c.lora.export_to);
+  for (const auto& [key, place] :
+       {std::pair("offload.weights", &c.offload.weights), std::pair("offload.moments", &c.offload.moments)}) {
+    std::string folder = Config::Offload::disk_of(*place);
+    if (folder.empty()) continue;
+    expand(key, folder);
+    *place = "disk:" + folder;
+  }
 }
 
 void check_data(ConfigDraft& draft) {

@@ -51,6 +51,15 @@ std::vector<std::string_view> ConfigKey::choice_list() const {
   }
 }
 
+bool ConfigKey::is_choice(std::string_view text) const {
+  const std::vector<std::string_view> list = choice_list();
+  return std::any_of(list.begin(), list.end(), [&](std::string_view choice) {
+    const std::size_t colon = choice.find(':');
+    return colon == choice.npos ? text == choice
+                                : text.size() > colon + 1 && text.starts_with(choice.substr(0, colon + 1));
+  });
+}
+
 std::string ConfigKey::type() const {
   static constexpr std::array kTypes = {"true or false",
                                         "integer",

@@ -32,12 +32,14 @@ struct ConfigKey {
   std::string_view name;  ///< "train.lr"
   ConfigSlot (*slot)(Config&);
   ConfigRange range;
-  std::string_view choices;       ///< "a|b|c"; empty: any text. An empty choice is spelled "" (model.preset)
+  /// "a|b|c"; empty: any text. An empty choice is spelled "" (model.preset). "a:NAME": any text behind "a:".
+  std::string_view choices;
   std::string_view default_note;  ///< instead of a constant default; "required" makes the key mandatory
   std::string_view doc;
 
   bool is_required() const { return default_note == "required"; }
   std::vector<std::string_view> choice_list() const;
+  bool is_choice(std::string_view text) const;
   std::string type() const;          ///< "integer", "string or array of strings" ...
   std::string allowed() const;       ///< the range or the choices, in words; empty: anything of the type
   std::string default_text() const;  ///< as TOML, or the note

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "model/train/config/config_recompute.h"
+#include "model/train/run_dir/disk_space.h"
 #include "model/train/run_dir/metrics.h"
 #include "model/train/step/session.h"
 #include "runtime/tensor/ops.h"
@@ -23,6 +24,7 @@ void take_bytes(MemoryChange& one) {
   const TrainPlan plan = make_plan(one.demand.config, one.demand.plan);
   one.rank_bytes = plan.rank_bytes().device;
   one.host_bytes = plan.rank_bytes().host;
+  one.disk_bytes = plan.rank_bytes().disk;
 }
 
 // Each list goes from the smallest change to the one that saves most.
@@ -103,26 +105,36 @@ Changes reshardings(const MemoryDemand& demand) {
   return {one};
 }
 
-/// What the host can keep, or give back: one thing, or more. Other memory than the machine's own has to be short for
-/// that to help.
-Changes residences(const MemoryDemand& demand, const char* to) {
+constexpr const char* kSomeDisk = "disk:FOLDER";
+
+/// Whether a role that is kept at `place` may be kept at `to` instead: back on the device, or further away. Without a
+/// folder that the configuration names, a disk is for what the host keeps already.
+bool may_move(const std::string& place, const std::string& to) {
+  if (to == "device") return place != to;
+  if (to == "host") return place == "device";
+  return place == "host" || (place == "device" && to != kSomeDisk);
+}
+
+/// What else than the device can keep, or give back: one thing, or more. Other memory than the machine's own has to be
+/// short for the host to help.
+Changes residences(const MemoryDemand& demand, const std::string& to) {
   const Config& config = demand.config;
   const Config::Offload& offload = config.offload;
-  const bool goes_to_host = std::string(to) == "host";
-  if (goes_to_host ? demand.gpus == 0 && offload.device_mib == 0 : !offload.uses_host()) return {};
+  const bool goes_away = to != "device";
+  if (to == "host" ? demand.gpus == 0 && offload.device_mib == 0 : !goes_away && !offload.uses_host()) return {};
   const bool has_moments = config.train.optimizer != "sgd" || config.train.momentum > 0;
   const bool has_masters = config.precision.param == "bf16" && config.precision.validation != "f32";
   const bool needs_device =
       config.train.optimizer == "muon" || config.train.optimizer == "adamw8bit" || config.train.average > 0;
-  if (goes_to_host && (config.cuda.graph || needs_device)) return {};
+  if (goes_away && (config.cuda.graph || needs_device)) return {};
   using Key = std::pair<const char*, std::string Config::Offload::*>;
   std::vector<Key> keys;
-  if (!goes_to_host || has_masters) keys.emplace_back("offload.weights", &Config::Offload::weights);
-  if (!goes_to_host || has_moments) keys.emplace_back("offload.moments", &Config::Offload::moments);
-  keys.emplace_back("offload.gradients", &Config::Offload::gradients);
-  if (!goes_to_host || may_recompute_blocks(config.train.recompute))
+  if (!goes_away || has_masters) keys.emplace_back("offload.weights", &Config::Offload::weights);
+  if (!goes_away || has_moments) keys.emplace_back("offload.moments", &Config::Offload::moments);
+  if (to == "host" || !goes_away) keys.emplace_back("offload.gradients", &Config::Offload::gradients);
+  if (!goes_away || (to == "host" && may_recompute_blocks(config.train.recompute)))
     keys.emplace_back("offload.activations", &Config::Offload::activations);
-  std::erase_if(keys, [&](const Key& key) { return offload.*key.second == to; });
+  std::erase_if(keys, [&](const Key& key) { return !may_move(offload.*key.second, to); });
   Changes changes;
   const auto add = [&](std::size_t begin, std::size_t end) {
     std::string text;
@@ -162,6 +174,11 @@ Changes waits_for_saves(const MemoryDemand& demand) {
 
 Changes to_host(const MemoryDemand& demand) { return residences(demand, "host"); }
 Changes to_device(const MemoryDemand& demand) { return residences(demand, "device"); }
+Changes to_disk(const MemoryDemand& demand) {
+  const Config::Offload& offload = demand.config.offload;
+  if (!offload.has_disk()) return residences(demand, kSomeDisk);
+  return residences(demand, Config::Offload::disk_of(offload.moments).empty() ? offload.weights : offload.moments);
+}
 
 /// And leaves no micro-batch empty.
 bool is_possible(const MemoryDemand& demand, int ranks) {
@@ -234,6 +251,12 @@ Changes more_hosts(const MemoryDemand& demand) {
 /// "4 ranks need 22.7 GiB on this host"
 std::string need_text(const MemoryDemand& demand, const RankBytes& rank_bytes, const MemoryBudget& budget) {
   const bool is_host = budget.of == MemoryBudget::Of::host;
+  if (budget.of == MemoryBudget::Of::disk)
+    return fmt::format("{} on the disk",
+                       demand.local_ranks > 1
+                           ? fmt::format("{} ranks need {}", demand.local_ranks,
+                                         format_bytes(needed_bytes(demand, rank_bytes, budget)))
+                           : "the plan needs " + format_bytes(needed_bytes(demand, rank_bytes, budget)));
   if (budget.is_per_rank)
     return fmt::format("a rank needs {} of the {} memory", format_bytes(needed_bytes(demand, rank_bytes, budget)),
                        is_host ? "host's" : "device's");
@@ -286,7 +309,21 @@ void add_offload_budgets(const Config& config, std::vector<MemoryBudget>& budget
   add("offload.host_mib", config.offload.host_mib, MemoryBudget::Of::host);
 }
 
+void add_disk_budgets(const Config& config, std::vector<MemoryBudget>& budgets) {
+  for (const std::string& folder : config.offload.disk_folders()) {
+    if (is_in_memory(folder))
+      throw Error(ExitCode::config, fmt::format("offload: {} is in memory, not on a disk", folder), folder,
+                  "name a folder of a disk, or use \"host\"");
+    if (const auto free = free_bytes_at(folder))
+      budgets.push_back({*free, false, "free at " + folder, MemoryBudget::Of::disk, false, folder});
+  }
+}
+
 std::int64_t needed_bytes(const MemoryDemand& demand, const RankBytes& rank_bytes, const MemoryBudget& budget) {
+  if (budget.of == MemoryBudget::Of::disk) {
+    const auto file = rank_bytes.disk.find(budget.folder);
+    return file == rank_bytes.disk.end() ? 0 : file->second * demand.local_ranks;
+  }
   const std::int64_t bytes = (budget.of == MemoryBudget::Of::host ? 0 : rank_bytes.device) +
                              (budget.of == MemoryBudget::Of::device ? 0 : rank_bytes.host);
   if (budget.is_per_rank) return bytes;
@@ -313,7 +350,7 @@ std::optional<MemoryChange> smallest_change(const MemoryDemand& demand, const st
        {recomputations, micro_batches, loss_chunks, unit_sizes, prefetches, reshardings, resident_units}) {
     if (auto found = first_that_fits(list(demand), budgets)) return found;
   }
-  for (const auto list : {waits_for_saves, to_device, to_host}) {
+  for (const auto list : {waits_for_saves, to_device, to_host, to_disk}) {
     if (auto found = any_that_fits(list(demand), budgets)) return found;
   }
   for (const auto list : {fewer_ranks, more_ranks, more_hosts}) {

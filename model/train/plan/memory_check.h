@@ -13,10 +13,12 @@ namespace zs {
 /// What a run may use of one limit.
 struct MemoryBudget {
   std::int64_t bytes = 0;
-  bool is_per_process = false;                                      ///< else all ranks of the host share it
-  std::string source;                                               ///< "90 % of physical memory, 23.5 GiB"
-  enum class Of : std::uint8_t { all, device, host } of = Of::all;  ///< what counts: the device's memory, the host's
-  bool is_per_rank = false;                                         ///< each rank has as much
+  bool is_per_process = false;  ///< else all ranks of the host share it
+  std::string source;           ///< "90 % of physical memory, 23.5 GiB"
+  /// What counts: all memory, the device's, the host's; the files in `folder`.
+  enum class Of : std::uint8_t { all, device, host, disk } of = Of::all;
+  bool is_per_rank = false;  ///< each rank has as much
+  std::string folder = {};
 };
 
 /// From limits that every process of the run has alike; each process starts `threads` more threads.
@@ -24,6 +26,9 @@ std::vector<MemoryBudget> memory_budgets(const std::vector<MemoryLimit>& limits,
 
 /// What the configuration says of it: offload.device_mib, offload.host_mib.
 void add_offload_budgets(const Config& config, std::vector<MemoryBudget>& budgets);
+
+/// What is free on the disks that it names (offload.* = "disk:FOLDER"). Error(config) for one that is memory.
+void add_disk_budgets(const Config& config, std::vector<MemoryBudget>& budgets);
 
 /// A run as far as memory is concerned. `local_ranks` of its ranks are on each host.
 struct MemoryDemand {
@@ -46,8 +51,9 @@ struct MemoryChange {
   std::string text;
   std::int64_t rank_bytes = 0;  ///< of the device
   std::int64_t host_bytes = 0;  ///< of the host, beside it
+  RankBytes::OnDisk disk_bytes = {};
 
-  RankBytes bytes() const { return {rank_bytes, host_bytes}; }
+  RankBytes bytes() const { return {rank_bytes, host_bytes, disk_bytes}; }
 };
 
 /// The single change that makes a run fit, found by planning again, in the order that docs/memory.md lists; nothing

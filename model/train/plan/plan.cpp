@@ -88,8 +88,22 @@ std::string describe_pinned(const TrainPlan& plan) {
     if (const std::int64_t bytes = plan.staging_bytes[role]; bytes > 0)
       line(name_of(static_cast<StreamRole>(role)), bytes);
   }
-  for (const auto& [kind, bytes] : plan.host_by_kind) line(kind, bytes);
+  std::int64_t others = plan.upload_bytes;
+  for (const std::int64_t bytes : plan.staging_bytes) others += bytes;
+  for (const auto& [kind, bytes] : plan.host_by_kind) {
+    line(kind, bytes);
+    others += bytes;
+  }
+  if (!plan.disk_bytes.empty()) line("disk_window", plan.pinned_bytes - others);
   line("from the system", plan.pinned_bytes);
+  return text;
+}
+
+std::string describe_disks(const TrainPlan& plan) {
+  std::string text;
+  for (const auto& [folder, bytes] : plan.disk_bytes)
+    text +=
+        fmt::format("\na file of this rank in {}\n  {:<16}{:>16}  {}\n", folder, "state", bytes, format_bytes(bytes));
   return text;
 }
 
@@ -103,6 +117,7 @@ std::string describe_memory(const TrainPlan& plan, bool is_full) {
   line("between steps", plan.persistent_bytes);
   line("from the system", plan.reserved_bytes);
   if (plan.pinned_bytes > 0) text += describe_pinned(plan);
+  text += describe_disks(plan);
   text += fmt::format("\nbuffers of a step on this rank (micro-batches that repeat the one before are left out)\n{}",
                       describe_grouped(plan.buffers, plan.trace));
   if (is_full) text += fmt::format("\nevery buffer of a step\n{}", describe_all(plan.buffers, plan.trace));
@@ -239,6 +254,7 @@ void take_reserved(TrainPlan& plan, MetaRun& run) {
   plan.reserved_bytes = run.device().memory().reserved_bytes();
   plan.shared_bytes = run.device().memory().adopted_bytes();
   plan.pinned_bytes = run.device().pinned_memory().counter().reserved_bytes();
+  plan.disk_bytes = run.runtime().executor().link().disk_bytes();
   for (const FlatParameter& unit : run.runtime().executor().units()) {
     plan.units.push_back(
         {unit.name, unit.layout, unit.is_zero_copy(), unit.precision, std::string(unit.placement->scheme.name())});

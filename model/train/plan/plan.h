@@ -19,8 +19,11 @@ class Session;
 
 /// What a rank takes from the system.
 struct RankBytes {
-  RankBytes(std::int64_t of_device = 0, std::int64_t of_host = 0) : device(of_device), host(of_host) {}
+  using OnDisk = std::map<std::string, std::int64_t>;  ///< the bytes of a file in each folder
+  RankBytes(std::int64_t of_device = 0, std::int64_t of_host = 0, OnDisk on_disk = {})
+      : device(of_device), host(of_host), disk(std::move(on_disk)) {}
   std::int64_t device, host;  ///< the device's memory, and the host's beside it
+  OnDisk disk;
 };
 
 /// What a run will do, read off the meta device: nothing is allocated or computed.
@@ -63,11 +66,12 @@ struct TrainPlan {
   std::int64_t upload_bytes = 0;                     ///< of those, for uploads
   std::map<std::string, std::int64_t> host_by_kind;  ///< of those, what the host keeps between steps
   std::int64_t host_bytes = 0;                       ///< all that is counted there in a step
+  RankBytes::OnDisk disk_bytes;                      ///< what a disk keeps (offload.*)
   ScratchBytes
       staging_bytes{};  ///< of those, for each stream: what ranks without NCCL exchange, what the host looks at
   DeviceKind device = DeviceKind::cpu;
 
-  RankBytes rank_bytes() const { return {reserved_bytes, pinned_bytes}; }
+  RankBytes rank_bytes() const { return {reserved_bytes, pinned_bytes, disk_bytes}; }
   /// A device whose memory is allocated at once, and is enough for a run by this plan; page-locked memory that
   /// `options` asks for is there beside it. `make`: what stands for Device::create in tests.
   using MakeDevice = std::function<std::unique_ptr<Device>(DeviceKind, const DeviceOptions&)>;

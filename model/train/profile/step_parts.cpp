@@ -60,11 +60,13 @@ Intervals union_of(Intervals a, const Intervals& b) {
   return united(std::move(a));
 }
 
+/// Between ranks: a disk is no part of that.
 Intervals ops_of(const StepTimes& step, std::initializer_list<StreamRole> roles) {
   Intervals all;
   for (const StreamRole role : roles)
     for (const OpTime& time : step.of(role))
-      if (!time.is_wait) all.push_back({time.start_ns, time.end_ns});
+      if (!time.is_wait && !begins_with_any(time.name, {"read_from_disk", "write_to_disk"}))
+        all.push_back({time.start_ns, time.end_ns});
   return united(std::move(all));
 }
 

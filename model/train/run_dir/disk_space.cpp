@@ -1,7 +1,9 @@
 #include "model/train/run_dir/disk_space.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -57,6 +59,14 @@ int open_unnamed(const std::string& folder) {
 }
 
 }  // namespace
+
+std::optional<std::int64_t> free_bytes_at(const std::string& folder) { return free_bytes(nearest_folder(folder)); }
+
+bool is_in_memory(const std::string& folder) {
+  struct statfs status {};
+  return ::statfs(nearest_folder(folder).c_str(), &status) == 0 &&
+         (status.f_type == TMPFS_MAGIC || status.f_type == RAMFS_MAGIC);
+}
 
 void check_space(const std::string& folder, std::int64_t bytes, const std::string& what) {
   const std::string place = nearest_folder(folder);

@@ -10,19 +10,21 @@
 namespace zs {
 namespace {
 
-/// Elements that go to a GPU at once.
-constexpr std::int64_t kUploadElems = std::int64_t{1} << 20;
+/// Elements that go to a GPU, or a disk, at once.
+constexpr std::int64_t kPieceElems = std::int64_t{1} << 20;
 
 /// Reads a block into `out`, of its size: at once into the host's memory, else some rows at a time.
-void read_block(const Context& context, WeightImport& weights, const std::string& parameter, const Block& block,
+void read_block(Executor& executor, WeightImport& weights, const std::string& parameter, const Block& block,
                 const Buffer& out) {
   if (out.device == DeviceKind::cpu) return weights.read(parameter, block, static_cast<float*>(out.data));
-  const std::int64_t rows = std::max<std::int64_t>(1, kUploadElems / block.columns);
+  const std::int64_t rows = std::max<std::int64_t>(1, kPieceElems / block.columns);
   std::vector<float> piece(static_cast<std::size_t>(std::min(rows, block.rows) * block.columns));
   for (std::int64_t done = 0; done < block.rows; done += rows) {
     const std::int64_t count = std::min(rows, block.rows - done);
     weights.read(parameter, {block.row + done, count, block.column, block.columns}, piece.data());
-    upload_now(context, out.slice(done * block.columns, count * block.columns), piece.data());
+    const Buffer part = out.slice(done * block.columns, count * block.columns);
+    executor.link().is_on_disk(part) ? executor.link().write(part, piece.data())
+                                     : upload_now(executor.context(), part, piece.data());
   }
 }
 
@@ -33,7 +35,7 @@ WeightImport* file_of(const WeightImports& weights, const std::string& parameter
   return found == weights.end() ? nullptr : found->get();
 }
 
-void read_unit(const Context& context, const WeightImports& weights, const FlatParameter& unit) {
+void read_unit(Executor& executor, const WeightImports& weights, const FlatParameter& unit) {
   const Buffer master = unit.master_buffer();
   for (const ShardSegment& segment : unit.held_segments()) {
     const FlatView& view = unit.layout->views()[segment.view];
@@ -43,7 +45,7 @@ void read_unit(const Context& context, const WeightImports& weights, const FlatP
     for (const Block& block :
          blocks_of(segment.view_offset, segment.count, segment.run, segment.stride, columns_of(view.shape))) {
       const std::int64_t elems = block.rows * block.columns;
-      read_block(context, *file, view.name, block, master.slice(at, elems));
+      read_block(executor, *file, view.name, block, master.slice(at, elems));
       at += elems;
     }
   }
@@ -89,7 +91,7 @@ void import_weights(World& world, Executor& executor, const WeightImports& weigh
   executor.wait_readers();
   executor.context().device().synchronize();
   together(world, [&] {
-    for (const FlatParameter& unit : executor.units()) read_unit(executor.context(), weights, unit);
+    for (const FlatParameter& unit : executor.units()) read_unit(executor, weights, unit);
     executor.context().device().synchronize();
   });
   executor.masters_loaded();

@@ -38,10 +38,13 @@ MixedPrecisionPolicy precision_of(const Config& config) {
 }
 
 Residence residence_of(const Config& config) {
-  return {.has_masters_on_host = config.offload.weights == "host",
-          .has_moments_on_host = config.offload.moments == "host",
-          .has_gradients_on_host = config.offload.gradients == "host",
-          .cpu_link_gbs = config.offload.cpu_link_gbs};
+  const Config::Offload& offload = config.offload;
+  return {.has_masters_on_host = offload.weights != "device",
+          .has_moments_on_host = offload.moments != "device",
+          .has_gradients_on_host = offload.gradients != "device",
+          .cpu_link_gbs = offload.cpu_link_gbs,
+          .masters_disk = Config::Offload::disk_of(offload.weights),
+          .moments_disk = Config::Offload::disk_of(offload.moments)};
 }
 
 /// Adapters are f32 beside a model of any precision, and so gathered from their masters, which stay on the device; what
@@ -52,7 +55,7 @@ UnitPolicy adapter_policy(const Config& config) {
   precision.output.reset();
   precision.rounds_stochastically = precision.is_full_in_evaluation = false;
   UnitPolicy policy{.precision = precision};
-  if (config.offload.weights == "host") policy.residence.emplace(residence_of(config)).has_masters_on_host = false;
+  if (config.offload.weights != "device") policy.residence.emplace(residence_of(config)).has_masters_on_host = false;
   return policy;
 }
 

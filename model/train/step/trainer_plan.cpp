@@ -15,6 +15,7 @@
 #include "model/train/run_dir/export.h"
 #include "model/train/step/trainer.h"
 #include "runtime/device/memory_limit.h"
+#include "runtime/shard/disk_file.h"
 
 namespace zs {
 namespace {
@@ -39,6 +40,8 @@ void Trainer::check_and_open() {
                 config_.comm.omit != "none" ? "comm.omit" : "transport null",
                 "let everything be exchanged, or start a run of its own, without --resume and in another run.dir");
   }
+  std::vector<MemoryBudget> disks;
+  add_disk_budgets(config_, disks);  // refuses what is none
   share_ = cpu_share(world_.local_rank(), world_.local_size());
   open_data();
   data_facts_ = facts_of(*dataset_);
@@ -78,7 +81,8 @@ int Trainer::settle_recompute() {
 
 int Trainer::settle_resident_units() {
   Config::Count& units = job_.config.offload.resident_units;
-  if (!std::exchange(units.is_auto, false) || !config_.offload.has_any() || !job_.fit.empty()) return 0;
+  if (!job_.fit.empty()) return 0;  // which chooses it for each setting
+  if (!std::exchange(units.is_auto, false) || !config_.offload.has_any()) return 0;
   const bool looks = world_.local_rank() == 0 || device_kind(config_) == DeviceKind::cuda;
   std::int64_t most = kMostResidentUnits, own = -1;
   for (;;) {  // ends: each offer is smaller than the last
@@ -195,6 +199,7 @@ std::vector<MemoryBudget> Trainer::budgets(bool may_offload) const {
     }
   }
   add_offload_budgets(config_, budgets);
+  add_disk_budgets(config_, budgets);
   return budgets;
 }
 
@@ -204,6 +209,8 @@ void Trainer::check_memory() const {
   const std::vector<MemoryBudget> known = budgets();  // a GPU's is another one at every look
   if (exceeded(memory_demand(), plan_.rank_bytes(), known) != nullptr)
     throw memory_refusal(memory_demand(), plan_.rank_bytes(), known);
+  for (const auto& [folder, bytes] : plan_.disk_bytes)  // before the run has a folder of its own
+    static_cast<void>(DiskFile(folder, 0, true));
 }
 
 }  // namespace zs

@@ -1,0 +1,126 @@
+// Training with masters and the optimizer's state on a disk.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "runtime/shard/checkpoint.h"
+#include "tests/message_of.h"
+#include "tests/model/temp_dir.h"
+#include "tests/shard/residence_run.h"
+#include "tests/shard/scheme_cases.h"
+
+namespace zs::test {
+namespace {
+
+/// Of the file without a name that this process has open there.
+void spoil_file_of(const std::string& folder, const std::string& how) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code failed;
+    const std::string target = std::filesystem::read_symlink(entry.path(), failed).string();
+    if (failed || !target.starts_with(folder)) continue;
+    const int file = ::open(entry.path().c_str(), O_RDWR | O_CLOEXEC);
+    REQUIRE(file >= 0);
+    constexpr char kByte = 0x55;
+    if (how == "shortened") CHECK(::ftruncate(file, 4096) == 0);
+    if (how == "changed") CHECK(::pwrite(file, &kByte, 1, 1) == 1);
+    ::close(file);
+    return;
+  }
+  FAIL("no file is open in " << folder);
+}
+
+}  // namespace
+
+TEST_CASE("what a disk keeps changes no bit, in every scheme and layout, in the memory of the plan",
+          "[disk_residence]") {
+  const int ranks = GENERATE(1, 2, 4);
+  struct Kept {
+    std::string host, disk;
+  };
+  const std::vector<Kept> all = {{"gradients", "weights and moments"},
+                                 {"", "moments"},
+                                 {"weights", "moments"},
+                                 {"", "weights and moments"},
+                                 {"moments", "weights"}};
+  const TempDir dir;
+  std::size_t number = static_cast<std::size_t>(ranks);
+  for (const std::string& name : scheme_names()) {
+    const SchemeOptions scheme = scheme_of(name, ranks);
+    if ((scheme.group_size > 0 || scheme.reshard_after_forward.group() > 0) && ranks < 4) continue;
+    const auto& [host, disk] = all[number++ % all.size()];
+    Config config = tiny_config();
+    config.train.global_batch = ranks * (number % 2 == 0 ? 4 : 1);
+    choose_scheme(config, scheme);
+    const std::string& layout = layout_names()[number % layout_names().size()];
+    if (layout != "zero-copy" || scheme.strategy != Strategy::ddp) choose_layout(config, layout);
+    const bool is_narrow = host == "weights" || disk.starts_with("weights") || number % 2 == 0;
+    config.precision.param = is_narrow ? "bf16" : "f32";
+    Config kept = with_disk(with_host(config, host), disk, dir / "state");
+    kept.offload.resident_units = {.value = static_cast<std::int64_t>(number % 2)};
+    config.train.deterministic = kept.train.deterministic = true;  // else squares are added up in the order of units
+    check_alike(config, kept, {.ranks = ranks, .steps = 3});
+    CHECK(dir.entries() == 1);  // the folder, in which no file has a name
+  }
+}
+
+TEST_CASE("a disk has what was planned, and the host's memory two units' windows", "[disk_residence]") {
+  Config config = tiny_config();
+  config.precision.param = "bf16";
+  const TrainPlan usual = make_plan(config, 0, 2);
+  const TrainPlan plan = make_plan(with_disk(config, "weights and moments", "/nowhere"), 0, 2);
+  std::int64_t masters = 0, largest = 0, extents = 0;
+  for (const TrainPlan::Unit& unit : usual.units) {
+    const std::int64_t bytes = unit.layout->held_elems() * size_of(DType::f32);
+    masters += bytes;
+    largest = std::max(largest, bytes);
+    extents += 3;
+  }
+  const std::int64_t on_disk = plan.disk_bytes.at("/nowhere");
+  CHECK(on_disk >= 3 * masters);
+  CHECK(on_disk < 3 * masters + extents * 4096);
+  CHECK(usual.persistent_bytes - plan.persistent_bytes == 3 * masters);
+  CHECK(plan.host_bytes == 0);
+  CHECK(plan.pinned_bytes >= 3 * largest);
+  CHECK(plan.pinned_bytes <= 7 * largest);  // two windows, and the gaps that smaller units leave between them
+  CHECK(usual.disk_bytes.empty());
+  config.offload.weights = "disk:/a";
+  config.offload.moments = "disk:/b";
+  const TrainPlan two = make_plan(config, 0, 2);
+  CHECK(two.disk_bytes.size() == 2);
+  CHECK(two.disk_bytes.at("/b") > two.disk_bytes.at("/a"));
+}
+
+TEST_CASE("a disk that loses what was written ends the run, in one line, and a checkpoint goes on",
+          "[disk_residence]") {
+  const std::string fault = GENERATE(as<std::string>{}, "shortened", "changed");
+  const TempDir dir, checkpoints;
+  Config config = tiny_config();
+  config.precision.param = "bf16";
+  const TinyResult usual = train_tiny(config, {.steps = 3});
+  const Config kept = with_disk(config, "weights and moments", dir / "state");
+  const auto world = make_single_world({.timeout_s = 60});
+  const auto device = make_plan(kept, {}).create_device({.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+  std::string saved, message;
+  {
+    Session session(*device, *world, kept);
+    const TrainingState state{*world, session.runtime().executor(), session.optimizer()};
+    const auto step = [&](std::int64_t number) {
+      session.enqueue_step(number, 1e-2f, tiny_samples(kept), false);
+      session.finish_step();
+      device->synchronize();
+    };
+    step(1);
+    saved = save(state, checkpoints.path(), {.step = 1});
+    spoil_file_of(dir / "state", fault);
+    message = message_of([&] { step(2); });
+    CHECK_THROWS_AS(save(state, checkpoints.path(), {.step = 2}), Error);
+  }
+  CHECK_THAT(message, Catch::Contains("reading the state that the disk keeps failed at byte ") &&
+                          Catch::Contains(fault == "changed" ? "it is not what was written" : "has become shorter") &&
+                          Catch::Contains(dir / "state") && Catch::Contains("go on from the last checkpoint"));
+  CHECK(train_tiny(kept, {.steps = 3, .resume = saved}).weights == usual.weights);
+}
+
+}  // namespace zs::test

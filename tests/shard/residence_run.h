@@ -1,0 +1,49 @@
+#pragma once
+
+#include <catch2/catch.hpp>
+
+#include <string>
+
+#include "model/train/plan/plan.h"
+#include "tests/shard/tiny_training.h"
+
+namespace zs::test {
+
+/// What the host keeps, by name.
+inline Config with_host(Config config, const std::string& what) {
+  config.offload.weights = what.find("weights") != what.npos ? "host" : "device";
+  config.offload.gradients = what.find("gradients") != what.npos ? "host" : "device";
+  config.offload.moments = what.find("moments") != what.npos ? "host" : "device";
+  return config;
+}
+
+/// And a disk, in a folder.
+inline Config with_disk(Config config, const std::string& what, const std::string& folder) {
+  if (what.find("weights") != what.npos) config.offload.weights = "disk:" + folder;
+  if (what.find("moments") != what.npos) config.offload.moments = "disk:" + folder;
+  return config;
+}
+
+/// The same training, to the bit, in the memory that was planned on both sides.
+inline void check_alike(const Config& config, const Config& kept, const TinyOptions& options) {
+  CAPTURE(kept.offload.weights, kept.offload.gradients, kept.offload.moments);
+  CAPTURE(config.shard.strategy, config.shard.layout, config.precision.param, options.ranks);
+  const TinyResult usual = train_tiny(config, options), run = train_tiny(kept, options);
+  CHECK(run.losses == usual.losses);
+  CHECK(run.grad_norms == usual.grad_norms);
+  CHECK(run.weights == usual.weights);
+  const TrainPlan plan = make_plan(kept, 0, options.ranks);
+  CHECK(plan.pinned_bytes > 0);
+  for (const std::int64_t bytes : run.host_bytes) CHECK(bytes == plan.host_bytes);
+  for (const std::int64_t bytes : usual.host_bytes) CHECK(bytes == 0);
+  for (const std::int64_t peak : run.peak_bytes) CHECK(peak == plan.step_peak_bytes);
+  CHECK(run.allocations.front() == 2);  // the device's and the host's memory, each at once
+  CHECK(run.allocations.back() == 0);
+  CHECK(verify_order(run.trace).empty());
+}
+
+inline void check_alike(const Config& config, const std::string& what, const TinyOptions& options) {
+  check_alike(config, with_host(config, what), options);
+}
+
+}  // namespace zs::test
