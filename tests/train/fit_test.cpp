@@ -103,6 +103,34 @@ TEST_CASE("the host keeps more where the device's own memory is short, and seque
   for (const FitRow& row : find_fits(asked)) CHECK(row.demand.config.train.sequence == 64);
 }
 
+TEST_CASE("what moves elsewhere stays on the device for as many units as fit, and goes to a disk that is named") {
+  const auto rows_of = [](const Overrides& more, int device_mib) {
+    Overrides all = {"precision.param=bf16", "model.layers=6", "train.recompute=block"};
+    all.insert(all.end(), more.begin(), more.end());
+    all.push_back(fmt::format("offload.device_mib={}", device_mib));
+    return find_fits(request(all, 1 << 30));
+  };
+  bool is_partly = false;
+  for (const FitRow& row : rows_of({}, 3)) {
+    const Config::Offload& offload = row.demand.config.offload;
+    is_partly |= offload.resident_units.value > 0 && offload.has_any();
+    CHECK_FALSE(offload.has_disk());
+    if (!offload.has_any()) CHECK(offload.resident_units.value == 0);
+    if (!offload.has_any()) continue;
+    CAPTURE(row.changes);
+    CHECK(dry_run(row).rank_bytes().device == row.bytes.device);
+    FitRow more = row;
+    ++more.demand.config.offload.resident_units.value;
+    CHECK(dry_run(more).rank_bytes().device > 3 << 20);
+  }
+  CHECK(is_partly);
+  const std::vector<FitRow> on_disk = rows_of({"offload.moments=disk:/nowhere", "offload.host_mib=1"}, 3);
+  REQUIRE_FALSE(on_disk.empty());
+  CHECK(std::any_of(on_disk.begin(), on_disk.end(),
+                    [](const FitRow& row) { return row.demand.config.offload.moments == "disk:/nowhere"; }));
+  for (const FitRow& row : on_disk) CHECK(row.bytes.host <= 1 << 20);
+}
+
 TEST_CASE("settings are those that a file with them could have") {
   const auto count = [](const Overrides& overrides, int ranks, const auto& is_counted) {
     const std::vector<FitSetting> settings = fit_settings(request(overrides, 1, ranks).demand);
@@ -118,6 +146,10 @@ TEST_CASE("settings are those that a file with them could have") {
   CHECK(count({"offload.device_mib=1"}, 1, keeps_masters) == 0);
   CHECK(count({"offload.device_mib=1", "precision.param=bf16"}, 1, keeps_masters) == 2 * 4);
   CHECK(count({"offload.device_mib=1", "train.optimizer=muon"}, 1, all) == 4);
+  const auto uses_disk = [](const FitSetting& one) { return one.config.offload.has_disk(); };
+  CHECK(count({"offload.moments=disk:/x"}, 1, all) == 3 * 2);  // nothing, moments
+  CHECK(count({"offload.moments=disk:/x", "precision.param=bf16"}, 1, uses_disk) == 3 * 2);
+  CHECK(count({"offload.device_mib=1", "precision.param=bf16"}, 1, uses_disk) == 0);
 }
 
 TEST_CASE("where ranks do not divide the batch each has a micro-batch, and all have one size") {

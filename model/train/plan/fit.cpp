@@ -8,13 +8,15 @@
 
 #include "model/train/config/config_schema.h"
 #include "model/train/plan/fit_settings.h"
+#include "model/train/plan/resident_choice.h"
 
 namespace zs {
 namespace {
 
 /// What a setting may do otherwise than the configuration.
-constexpr const char* kFitKeys[] = {"train.micro_batch", "train.sequence",    "train.recompute", "shard.strategy",
-                                    "offload.weights",   "offload.gradients", "offload.moments", "offload.activations"};
+constexpr const char* kFitKeys[] = {"train.micro_batch", "train.sequence",      "train.recompute",
+                                    "shard.strategy",    "offload.weights",     "offload.gradients",
+                                    "offload.moments",   "offload.activations", "offload.resident_units"};
 
 std::vector<std::string> differences(Config config, Config configured) {
   std::vector<std::string> changes;
@@ -112,6 +114,32 @@ class Search {
     return found->second;
   }
 
+  /// Whether the row is to say for how many units the device keeps what the setting moves elsewhere: where it is not as
+  /// configured what moves, or that number is "auto".
+  bool chooses_units(const Config& config) const {
+    const Config::Offload &now = config.offload, &set = configured_.offload;
+    return now.has_any() && (set.resident_units.is_auto || std::tie(now.weights, now.gradients, now.moments) !=
+                                                               std::tie(set.weights, set.gradients, set.moments));
+  }
+
+  /// As many of them as fit.
+  FitRow row_of(std::size_t setting, std::int64_t sequence, std::int64_t size) {
+    const Planned& plan = planned(setting, sequence, size);
+    FitRow row{demand_of(setting, sequence, size), plan.bytes, plan.peak_bytes, plan.share};
+    if (chooses_units(row.demand.config)) {
+      MemoryDemand demand = row.demand;
+      limit_validation(demand.config, demand.plan.validation_windows);
+      const std::int64_t units = choose_resident_units(demand, request_.budgets);
+      demand.config.offload.resident_units = row.demand.config.offload.resident_units = {.value = units};
+      const TrainPlan more = make_plan(demand.config, demand.plan);
+      row.bytes = more.rank_bytes();
+      row.peak_bytes = more.step_peak_bytes;
+      row.share = largest_share(demand, row.bytes, request_.budgets);
+    }
+    row.changes = differences(row.demand.config, configured_);
+    return row;
+  }
+
   /// The index of the largest micro-batch that fits, from that of `least` on. A step of a single micro-batch may need
   /// less than one of two: it is looked at by itself.
   std::optional<std::size_t> largest(std::size_t setting, std::int64_t sequence, std::size_t least) {
@@ -139,9 +167,7 @@ class Search {
       if (from == sizes_.size()) continue;
       const auto found = largest(setting, sequence, from);
       if (!found) continue;
-      const Planned& plan = planned(setting, sequence, sizes_[*found]);
-      rows_.push_back({demand_of(setting, sequence, sizes_[*found]), plan.bytes, plan.peak_bytes, plan.share});
-      rows_.back().changes = differences(rows_.back().demand.config, configured_);
+      rows_.push_back(row_of(setting, sequence, sizes_[*found]));
       kept.push_back(setting);
       least = std::max(least, *found + 1);
     }

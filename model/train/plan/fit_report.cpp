@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -16,13 +17,16 @@ namespace {
 
 constexpr std::string_view kMark = "# Written by train --fit, ";
 
-/// "moments, gradients"
-std::string kept_by_host(const Config::Offload& offload) {
+/// "moments, gradients but of 3 units", "weights, moments (disk)"
+std::string kept_elsewhere(const Config::Offload& offload) {
   std::string text;
   for (const auto& [name, place] :
        {std::pair("weights", &offload.weights), std::pair("gradients", &offload.gradients),
         std::pair("moments", &offload.moments), std::pair("activations", &offload.activations)})
-    if (*place == "host") text += fmt::format("{}{}", text.empty() ? "" : ", ", name);
+    if (*place != "device")
+      text += fmt::format("{}{}{}", text.empty() ? "" : ", ", name, *place == "host" ? "" : " (disk)");
+  if (const std::int64_t units = offload.resident_units.value; units > 0 && offload.has_any())
+    text += fmt::format(" but of {}", format_number(units, "unit"));
   return text.empty() ? "-" : text;
 }
 
@@ -45,16 +49,20 @@ std::string describe(const std::vector<FitRow>& rows, std::size_t chosen, const 
   std::string text =
       fmt::format("what fits, largest first: train.global_batch {} over {}\n", request.demand.config.train.global_batch,
                   format_number(request.demand.plan.ranks, "rank"));
-  constexpr const char* kFormat = "{:<2}{:>11}{:>10}  {:<11}{:<15}{:<29}{:>14}{:>14}{:>14}{:>8}\n";
-  text += fmt::format(kFormat, "", "micro-batch", "sequence", "recompute", "strategy", "kept by the host", "peak_bytes",
-                      "device", "host", "limit");
+  std::vector<std::string> kept;
+  std::size_t width = 29;
+  for (const FitRow& row : rows)
+    width = std::max(width, kept.emplace_back(kept_elsewhere(row.demand.config.offload)).size() + 1);
+  constexpr const char* kFormat = "{:<2}{:>11}{:>10}  {:<11}{:<15}{:<{}}{:>14}{:>14}{:>14}{:>8}\n";
+  text += fmt::format(kFormat, "", "micro-batch", "sequence", "recompute", "strategy", "kept by the host", width,
+                      "peak_bytes", "device", "host", "limit");
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const FitRow& row = rows[i];
     const Config& config = row.demand.config;
-    text += fmt::format(kFormat, i == chosen ? "*" : "", config.train.micro_batch, config.train.sequence,
-                        fmt::format("{}", fmt::join(config.train.recompute, ", ")), config.shard.strategy,
-                        kept_by_host(config.offload), row.peak_bytes, row.bytes.device, row.bytes.host,
-                        fmt::format("{:.0f} %", 100 * row.share));
+    text +=
+        fmt::format(kFormat, i == chosen ? "*" : "", config.train.micro_batch, config.train.sequence,
+                    fmt::format("{}", fmt::join(config.train.recompute, ", ")), config.shard.strategy, kept[i], width,
+                    row.peak_bytes, row.bytes.device, row.bytes.host, fmt::format("{:.0f} %", 100 * row.share));
   }
   text += describe_budgets(rows[chosen].demand, rows[chosen].bytes, request.budgets);
   return text + fmt::format("chosen (*): {}\n", rows[chosen].changes.empty()

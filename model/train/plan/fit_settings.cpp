@@ -24,21 +24,28 @@ void add_new(std::vector<Config>& configs, Config config) {
 /// Whether what the host keeps is not a part of the memory that is short.
 bool has_own_memory(const MemoryDemand& demand) { return demand.gpus > 0 || demand.config.offload.device_mib > 0; }
 
-/// Nothing, then the moments, the masters and the gradients.
+/// Nothing, then the moments, the masters and the gradients kept by the host; then moments and masters on a disk, where
+/// the configuration names one.
 std::vector<Config> residences(const MemoryDemand& demand) {
   std::vector<Config> configs;
-  if (has_own_memory(demand)) {
+  const Config::Offload& set = demand.config.offload;
+  const std::string disk = Config::Offload::disk_of(set.moments).empty() ? set.weights : set.moments;
+  if (has_own_memory(demand) || set.has_disk()) {
     Config config = demand.config;
-    for (std::string Config::Offload::*const kept :
-         {&Config::Offload::weights, &Config::Offload::gradients, &Config::Offload::moments})
+    using Role = std::string Config::Offload::*;
+    for (const Role kept : {&Config::Offload::weights, &Config::Offload::gradients, &Config::Offload::moments})
       config.offload.*kept = "device";
     configs.push_back(config);
-    for (std::string Config::Offload::*const kept :
-         {&Config::Offload::moments, &Config::Offload::weights, &Config::Offload::gradients}) {
+    const auto move = [&](Role kept, const std::string& place) {
       Config more = config;
-      more.offload.*kept = "host";
+      more.offload.*kept = place;
       if (is_allowed(more, demand.plan.ranks)) configs.push_back(config = more);
-    }
+    };
+    if (has_own_memory(demand))
+      for (const Role kept : {&Config::Offload::moments, &Config::Offload::weights, &Config::Offload::gradients})
+        move(kept, "host");
+    if (set.has_disk())
+      for (const Role kept : {&Config::Offload::moments, &Config::Offload::weights}) move(kept, disk);
   }
   add_new(configs, demand.config);
   return configs;

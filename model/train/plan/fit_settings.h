@@ -12,9 +12,10 @@ struct FitSetting {
   bool is_configured = false;
 };
 
-/// The cheapest first: what the host keeps costs most, then recomputation, then a strategy that shards more. Of those
-/// the configuration allows; the one it has is among them. Residence changes only where other memory than the machine's
-/// own is short, the strategy only where there are ranks that share one set of masters or may.
+/// The cheapest first: what the host or a disk keeps costs most, then recomputation, then a strategy that shards more.
+/// Of those the configuration allows; the one it has is among them. Residence changes only where other memory than the
+/// machine's own is short or the configuration names a disk, the strategy only where there are ranks that share one set
+/// of masters or may.
 std::vector<FitSetting> fit_settings(const MemoryDemand& demand);
 
 }  // namespace zs
