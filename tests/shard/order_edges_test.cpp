@@ -63,11 +63,9 @@ std::vector<Way> ways_of_options() {
        }},
       {"bf16, masters on the host",
        [](Config& config) { config.precision.param = "bf16", config.offload.weights = "host"; }},
-      {"bf16, masters and moments on a disk",
-       [](Config& config) {
-         config.precision.param = "bf16";
-         config.offload.weights = config.offload.moments = "disk:/nowhere";
-       }},
+      {"moments on a disk", [](Config& config) { config.offload.moments = "disk:/nowhere"; }},
+      {"bf16, masters on a disk",
+       [](Config& config) { config.precision.param = "bf16", config.offload.weights = "disk:/nowhere"; }},
   };
 }
 
