@@ -36,7 +36,8 @@ struct StateByName {
 };
 
 /// The state as it is. Collective with `whole`; blocks with `on_host`. UsageError within a micro-batch or an
-/// UnshardScope, and for `only_rank` without `whole`. Without `on_host` and `whole`: views of the shards.
+/// UnshardScope, and for `only_rank` without `whole`. Without `on_host` and `whole`: views of the shards,
+/// but copies of what a disk keeps.
 StateByName state_by_name(const TrainingState& state, const StateOptions& options = {});
 
 /// Alike on every rank.

@@ -114,6 +114,8 @@ void Trainer::check_and_plan() {
   check_threads(started_threads(share_, config_));
   if (job_.resume.empty()) check_samples(1);
   if (is_first() && job_.resume.empty()) check_run_dir(run_dir_request());
+  for (const auto& [folder, bytes] : plan_.disk_bytes)  // found out before the run has a folder of its own
+    if (world_.local_rank() == 0) static_cast<void>(DiskFile(folder, 0, true));
 }
 
 void Trainer::limit_validation(Config& config) const {
@@ -209,8 +211,6 @@ void Trainer::check_memory() const {
   const std::vector<MemoryBudget> known = budgets();  // a GPU's is another one at every look
   if (exceeded(memory_demand(), plan_.rank_bytes(), known) != nullptr)
     throw memory_refusal(memory_demand(), plan_.rank_bytes(), known);
-  for (const auto& [folder, bytes] : plan_.disk_bytes)  // before the run has a folder of its own
-    static_cast<void>(DiskFile(folder, 0, true));
 }
 
 }  // namespace zs

@@ -48,13 +48,13 @@ def run_alike(report):
     for ranks in (1, 3):
         with tempfile.TemporaryDirectory(prefix="disk.") as name:
             folder = Folder(name)
-            keys = {"comm__ranks": ranks, "train__deterministic": True, "checkpoint__every": 2}
+            keys = {"comm__ranks": ranks, "train__deterministic": True, "checkpoint__every": 2, "checkpoint__background": ranks > 1}
             usual = folder.run("--overwrite", **keys)
             kept = folder.run("--overwrite", "--verify-order", **keys, **folder.disk)
             problems = [f"exit code {r.code}: {r.err}" for r in (usual, kept) if r.code != 0]
             problems += [] if harness.weights_hash(usual.out) == harness.weights_hash(kept.out) else ["the weights differ"]
             problems += [] if folder.state.is_dir() and not list(folder.state.iterdir()) else ["the folder is not there, or not empty"]
-            dry = folder.run("--dry-run", **keys, **folder.disk)
+            dry = folder.run("--dry-run", **{**keys, "checkpoint__background": False}, **folder.disk)
             device, host, file = planned(dry)
             problems += [] if file > 0 and 0 < host < file else [f"planned: device {device}, host {host}, file {file}"]
             problems += [] if re.search(r"^memory: .* on the disk, .* may be used \(free at ", dry.out, re.M) else ["the dry run has no line of the disk"]
@@ -110,6 +110,10 @@ def run_refused(report):
             problems += is_as(folder.run("--overwrite", offload__moments=f"disk:{place}"), code, *words)
         for value, words in (("disk:", ("disk:FOLDER",)), ("tape", ("disk:FOLDER",))):
             problems += is_as(folder.run("--overwrite", offload__moments=value), CONFIG, *words)
+        problems += [] if harness.tree(folder.path) == before else ["a refused folder changed files"]
+        (folder.path / "out").write_text("mine")
+        before = harness.tree(folder.path)
+        problems += is_as(folder.run("--overwrite", **folder.disk), CANNOT_CREATE, "out")
         problems += is_as(folder.run("--overwrite", offload__gradients=f"disk:{folder.state}"), CONFIG, "offload.gradients")
         problems += [] if harness.tree(folder.path) == before else ["a refused run changed files"]
         report.case("a disk that is refused", problems)
