@@ -77,7 +77,8 @@ TEST_CASE("attention on a GPU is cuDNN's where the configuration lets it be, and
   CHECK_FALSE(chosen(config, "own").is_by_cudnn);
   std::string reason;
   try {
-    CHECK_THAT(chosen(config, "cudnn").text, Catch::StartsWith("attention by cuDNN 9."));
+    const std::string text = chosen(config, "cudnn").text;
+    CHECK_THAT(text, Catch::StartsWith("attention by cuDNN 9."));
   } catch (const Error& error) {
     CHECK(error.code() == ExitCode::config);
     CHECK_THAT(error.what_to_do(), Catch::EndsWith("or use cuda.attention = \"own\""));
