@@ -74,7 +74,6 @@ ModelConfig gpt2_from_config(const HfConfig& config) {
   take_dropout(config, model);
   config.require("scale_attn_weights", true);
   config.require("scale_attn_by_inverse_layer_idx", false);
-  config.require("reorder_and_upcast_attn", false);
   return model;
 }
 

@@ -185,7 +185,7 @@ EVALUATED = [
     ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, 5.86387014), ("llama", {"rope_parameters": {}, "rope_theta": 77.0}, 5.86791992),
     ("llama", {"rope_parameters": LLAMA3, "original_max_position_embeddings": 16}, 5.86289072),
     ("llama", {"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 32}, "original_max_position_embeddings": 16}, 5.86289072),
-    ("gpt2", {"num_attention_heads": 2}, 5.83642912), ("gpt2", {"n_embd": 32, "hidden_size": 64, "n_positions": 7, "max_position_embeddings": 128}, 5.83640671),
+    ("gpt2", {"num_attention_heads": 2}, 5.83642912), ("gpt2", {"reorder_and_upcast_attn": True}, 5.83640671), ("gpt2", {"n_embd": 32, "hidden_size": 64, "n_positions": 7, "max_position_embeddings": 128}, 5.83640671),
     ("llama", {"hidden_act": "swish", "use_cache": False, "pretraining_tp": 2, "attention_dropout": None}, 5.86375475),
     ("qwen2", {"use_sliding_window": False, "sliding_window": 0}, 5.89359188),
 ]
