@@ -329,8 +329,14 @@ void Executor::run(const std::vector<Action>& actions) {
     const bool is_freed = action.kind == Action::Kind::free_full || action.kind == Action::Kind::defer_free;
     if (is_freed && checks_all_written_ && unit.is_waited_for) write_check_.compare(unit, Unsharder::full_buffer(unit));
     switch (action.kind) {
-      case Action::Kind::gather: unsharder_.gather(unit); break;
-      case Action::Kind::two_level_gather: unsharder_.two_level_gather(unit); break;
+      case Action::Kind::gather:
+        due_updates_.before_gather(action.unit);
+        unsharder_.gather(unit);
+        break;
+      case Action::Kind::two_level_gather:
+        due_updates_.before_gather(action.unit);
+        unsharder_.two_level_gather(unit);
+        break;
       case Action::Kind::gather_secondary: unsharder_.gather_secondary(unit); break;
       case Action::Kind::wait_gathered: unsharder_.wait_gathered(unit); break;
       case Action::Kind::keep_secondary_shard: unsharder_.keep_secondary_shard(unit); break;
@@ -429,6 +435,7 @@ bool Executor::has_zero_copy() const {
 }
 
 void Executor::wait_readers() {
+  due_updates_.settle();
   if (has_zero_copy()) norm_comm().barrier(context_.stream(), "readers");
 }
 
@@ -451,6 +458,7 @@ void Executor::abandon_gradients(const std::vector<int>& units) {
 }
 
 void Executor::read_full(int unit_index, const UseParameter& use) {
+  due_updates_.settle();
   FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
   Memory memory;
   const Buffer full = unsharder_.gather_masters(unit, memory);

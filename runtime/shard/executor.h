@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/shard/division.h"
+#include "runtime/shard/due_updates.h"
 #include "runtime/shard/grad_reducer.h"
 #include "runtime/shard/host_link.h"
 #include "runtime/shard/order_check.h"
@@ -109,6 +110,9 @@ class Executor {
   /// The host filled the master shards while the device was idle: their narrow copies follow, and the next gathers wait
   /// for those.
   void masters_loaded();
+  /// Updates that are left for the next forward. Settle them before you read or write masters, moments or gradients
+  /// where they are kept.
+  DueUpdates& due_updates() { return due_updates_; }
   /// What the host keeps comes and goes by it.
   HostLink& link() { return link_; }
   /// For an UnshardScope: what moves whole units, and what looks at what is written there.
@@ -202,6 +206,7 @@ class Executor {
   std::vector<FlatParameter> units_;
   std::vector<Parameter*> ignored_;
   StepState step_{units_};
+  DueUpdates due_updates_{context_, units_};
   WriteCheck write_check_{context_, everybody_};
   std::unique_ptr<OrderCheck> order_check_;
   bool has_mixed_norms_ = false, checks_all_written_ = false, has_initial_weights_ = true;

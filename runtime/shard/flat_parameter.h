@@ -66,7 +66,7 @@ struct FlatParameter {
   bool sum_is_written = false;
   Event gathered, reduced;     // the latest
   Event kept_ready;            // `kept` was copied on compute
-  Event updated;               // by compute, in backward: its next gather waits for it
+  Event updated;               // by compute, in backward or before its first gather: the next gather waits for it
   bool is_waited_for = false;  // compute has waited for `gathered`
 
   const ShardGroups& groups() const { return placement->groups; }

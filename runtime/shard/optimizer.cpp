@@ -36,6 +36,13 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
   skips_ = context.pool().acquire(size_of(DType::f32), compute, "scalars");
   context.launch({"zero_skips", {}, {skips()}},
                  [&kernels = context.kernels(), out = skips()](ExecContext& exec) { kernels.zero(exec, out); });
+  if (std::any_of(executor.units().begin(), executor.units().end(),
+                  [this](const FlatParameter& unit) { return is_left(unit); })) {
+    marks_ = context.pool().acquire(2 * size_of(DType::f32), compute, "scalars");
+    const Buffer marks = marks_.buffer(DType::f32, 2);
+    context.launch({"zero_marks", {}, {marks}},
+                   [&kernels = context.kernels(), marks](ExecContext& exec) { kernels.zero(exec, marks); });
+  }
   OrderCheck& check = executor.order_check();
   for (const auto& [setting, value] : definition.settings) check.set(setting, value);
   check.set("weight decay", fmt::to_string(options.weight_decay));
@@ -151,6 +158,7 @@ void Optimizer::set_scalars(float lr, std::int64_t step_number) {
     throw UsageError(fmt::format("the optimizer's step has the number {}", step_number), "count steps from 1");
   if (!std::isfinite(lr) || lr < 0)
     throw UsageError(fmt::format("the learning rate is {}", lr), "pass a finite number, 0 or above");
+  executor_.due_updates().settle();  // they go by the last ones
   set_slots();
   std::vector<StepScalars> values;
   for (const auto& [updates, lr_scale] : slots_) {
@@ -202,20 +210,19 @@ void Optimizer::update_units(const std::vector<std::size_t>& units) {
   }
 }
 
-/// Frozen parameters take part in nothing.
 std::vector<Optimizer::Part> Optimizer::parts(std::size_t unit, bool are_apart, const Held& here) const {
   const FlatParameter& flat = executor_.units()[unit];
   const Buffer compute_copy = flat.compute_copy_buffer();
-  const bool is_cast = !copies() || flat.precision.rounds_stochastically;
+  const bool is_cast = !makes_copies_ || flat.precision.rounds_stochastically;
   const std::vector<Range>& held = units_[unit].held;
   std::vector<Part> parts;
   for (std::size_t i = 0; i < held.size(); ++i) {
     const Range& range = held[i];
     const bool is_apart = definition_.is_apart && definition_.is_apart(flat.layout->views()[range.view]);
-    if (!range.parameter->is_trainable() || is_apart != are_apart) continue;
+    const std::int64_t slot = units_[unit].slots[range.view];
+    if (slot == kNotUpdated || is_apart != are_apart) continue;
     const auto part = [&](const Buffer& all) { return all.slice(range.offset, range.count); };
     const Buffer copy = compute_copy.empty() ? Buffer{} : part(compute_copy);
-    const std::int64_t slot = place_of({units_[unit].updates[range.view], range.lr_scale});
     Slice slice{part(here.master),  part(here.grad), is_cast ? Buffer{} : copy, {}, scalars(slot),
                 range.weight_decay, range.part()};
     for (std::size_t which = 0; which < here.states.size(); ++which) {
@@ -271,14 +278,20 @@ void Optimizer::update_unit(std::size_t unit, HostLink::Window window) {
     info.writes.push_back(state);
   }
   info.reads.push_back(all_scalars());
-  launch_parts(std::move(info), std::move(own), slice_update());
+  launch_parts(std::move(info), std::move(own), update_);
   executor_.link().store(std::move(window));
 }
 
+/// What is the last one's here: parameters may be frozen, and counts go on, before an update that is left is enqueued.
+/// Frozen parameters take part in nothing.
 void Optimizer::note_updated(std::size_t unit) {
   const FlatParameter& flat = executor_.units()[unit];
-  for (std::size_t i = 0; i < flat.parameters.size(); ++i)
-    units_[unit].is_updated[i] = flat.grad_is_written && flat.parameters[i]->is_trainable();
+  update_ = slice_update();
+  makes_copies_ = copies();
+  for (std::size_t i = 0; i < flat.parameters.size(); ++i) {
+    const bool is_updated = flat.grad_is_written && flat.parameters[i]->is_trainable();
+    units_[unit].slots[i] = is_updated ? place_of({units_[unit].updates[i], units_[unit].lr_scales[i]}) : kNotUpdated;
+  }
 }
 
 void Optimizer::update() {
@@ -288,22 +301,29 @@ void Optimizer::update() {
   norm_->sum();
   for (std::int64_t slot = 0; slot < std::ssize(slots_); ++slot) norm_->set_clip(scalars(slot), options_.clip);
   count_skipped();
-  std::vector<std::size_t> due;
+  std::vector<std::size_t> now;
+  std::vector<int> left;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    const FlatParameter& flat = executor_.units()[unit];
     note_updated(unit);
-    if (executor_.units()[unit].grad_is_written) due.push_back(unit);
+    if (flat.grad_is_written && is_left(flat))
+      left.push_back(static_cast<int>(unit));
+    else if (flat.grad_is_written)
+      now.push_back(unit);
   }
-  update_units(due);
+  update_units(now);
   update_apart();
   if (has_average()) update_average();
   count_updates();
   executor_.clear_gradients();
   executor_.masters_updated();
+  leave_updates(left);
 }
 
 void Optimizer::count_updates() {
-  for (Unit& unit : units_) {
-    for (std::size_t i = 0; i < unit.updates.size(); ++i) unit.updates[i] += std::int64_t{unit.is_updated[i]};
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    for (std::size_t i = 0; i < units_[unit].updates.size(); ++i)
+      units_[unit].updates[i] += std::int64_t{is_updated(unit, i)};
   }
 }
 

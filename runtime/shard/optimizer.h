@@ -219,8 +219,9 @@ class Optimizer {
     std::vector<std::vector<bool>> has_state;  // by state and parameter
     std::vector<std::int64_t> updates;         // of each parameter
     std::vector<float> lr_scales;              // of each parameter
-    std::vector<bool> is_updated;              // by the last update
+    std::vector<std::int64_t> slots;           // of each parameter that the last update is of; else kNotUpdated
   };
+  static constexpr std::int64_t kNotUpdated = -1;
   struct Slot {  // whose scalars are alike
     std::int64_t updates;
     float lr_scale;
@@ -246,6 +247,13 @@ class Optimizer {
   void note_updated(std::size_t unit);
   void update_units(const std::vector<std::size_t>& units);
   void update_unit(std::size_t unit, HostLink::Window window);
+  /// Whether it is left for the next forward.
+  bool is_left(const FlatParameter& unit) const;
+  void leave_updates(const std::vector<int>& units);
+  void confirm_update();
+  bool is_updated(std::size_t unit, std::size_t parameter) const {
+    return of_unit(unit).slots.at(parameter) != kNotUpdated;
+  }
   HostLink::Window load(std::size_t unit);
   /// What an update of a unit works on, on the device.
   struct Held {
@@ -281,6 +289,12 @@ class Optimizer {
   std::vector<Slot> slots_{{0, 1}};  // those that there are
   std::optional<GradNorm> norm_;
   Memory scalars_, skips_;
+  HostLink::Window ahead_;  // of the unit whose update is left, and comes next
+  Update update_;           // of the last step
+  bool makes_copies_ = false;
+  Memory marks_;  // f32 (2): less the number of the last step whose updates were left, as far as the device came
+  std::int64_t left_steps_ = 0;
+  bool is_confirmed_ = true;
   int hook_ = -1;  // of in_backward
   bool has_begun_ = false;
   std::shared_ptr<bool> has_reported_ = std::make_shared<bool>(false);  // the stream's

@@ -29,10 +29,10 @@ void Optimizer::update_average() {
     std::vector<Averaged> parts;
     for (const Range& range : units_[unit].held) {
       const std::int64_t updates = units_[unit].updates[range.view];
-      const bool is_updated = units_[unit].is_updated[range.view];
-      if (!is_updated && updates > 0) continue;
+      const bool was_updated = is_updated(unit, range.view);
+      if (!was_updated && updates > 0) continue;
       parts.push_back({average.slice(range.offset, range.count), master.slice(range.offset, range.count),
-                       is_updated ? average_scalars(place_of({updates, range.lr_scale})) : Buffer{}});
+                       was_updated ? average_scalars(place_of({updates, range.lr_scale})) : Buffer{}});
     }
     context.launch({"average:" + executor_.units()[unit].name, {master, average, every_scalars()}, {average}},
                    [&kernels = context.kernels(), parts = std::move(parts)](ExecContext& exec) {

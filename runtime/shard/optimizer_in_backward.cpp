@@ -7,6 +7,10 @@
 namespace zs {
 
 Optimizer::~Optimizer() {
+  try {
+    executor_.due_updates().settle();
+  } catch (const std::exception&) {  // of a device that has failed, whose error says more
+  }
   if (hook_ < 0) return;
   executor_.forget_hook(hook_);
   executor_.end_transient_gradients();
@@ -49,7 +53,7 @@ void Optimizer::begin_step(float lr) {
   executor_.step().check_no_micro_batch("begin_step()");
   executor_.check_no_update_is_open("begin_step()");
   set_scalars(lr, 1);
-  for (Unit& unit : units_) std::fill(unit.is_updated.begin(), unit.is_updated.end(), false);
+  for (Unit& unit : units_) std::fill(unit.slots.begin(), unit.slots.end(), kNotUpdated);
   has_begun_ = true;
 }
 

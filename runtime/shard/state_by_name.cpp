@@ -132,6 +132,7 @@ StateByName state_by_name(const TrainingState& state, const StateOptions& option
                      "name a rank that is");
   if (options.with_optimizer) check_plain_state(state.optimizer, "state_by_name()");
   state.executor.step().check_no_micro_batch("state_by_name()");
+  state.executor.due_updates().settle();
   StateByName result;
   Reader(state, options, result).run();
   return result;

@@ -59,6 +59,7 @@ void UnshardScope::wait_gradients() {
 }
 
 void UnshardScope::enter_all() {
+  runtime_.executor().due_updates().settle();
   entered_.reserve(units_.size());
   for (const int unit : units_) {
     entered_.push_back({.unit = unit});

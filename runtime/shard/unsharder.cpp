@@ -65,7 +65,7 @@ void Unsharder::gather_shards(const FlatParameter& unit, const Buffer& out) {
 void Unsharder::publish(FlatParameter& unit) {
   if (unit.is_published) return;
   unit.is_published = true;
-  unshard().wait(masters_ready_);
+  wait_masters(unit);
   const Buffer own = unit.shared_shard();
   if (unit.shared_kept) gather_shards(unit, own);
   (unit.shared_kept ? unit.groups().gather_small : unit.groups().gather)
@@ -91,7 +91,7 @@ void Unsharder::gather(FlatParameter& unit) {
 
 void Unsharder::wait_masters(const FlatParameter& unit) {
   unshard().wait(masters_ready_);
-  if (unit.has_transient_grad) unshard().wait(unit.updated);
+  unshard().wait(unit.updated);
 }
 
 void Unsharder::two_level_gather(FlatParameter& unit) {

@@ -66,6 +66,18 @@ std::vector<Way> ways_of_options() {
       {"moments on a disk", [](Config& config) { config.offload.moments = "disk:/nowhere"; }},
       {"bf16, masters on a disk",
        [](Config& config) { config.precision.param = "bf16", config.offload.weights = "disk:/nowhere"; }},
+      {"bf16, all on the host, prefetch 2",
+       [](Config& config) {
+         config.precision.param = "bf16", config.shard.prefetch = 2;
+         config.offload.weights = config.offload.moments = config.offload.gradients = "host";
+       }},
+      {"moments on the host, nested",
+       [](Config& config) {
+         choose_scheme(config, scheme_of("nested", kRanks));
+         config.offload.moments = "host";
+       }},
+      {"moments on the host, zero-copy",
+       [](Config& config) { config.shard.zero_copy = "auto", config.offload.moments = "host"; }},
   };
 }
 

@@ -256,8 +256,8 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
   step_began_ = std::chrono::steady_clock::now();
   device_.memory().reset_peak();
   const std::int64_t first_of_step = (step - 1) * config_.train.global_batch;
-  optimizer_->set_scalars(lr, step);
   if (replay_) {
+    optimizer_->set_scalars(lr, step);
     if (drops(local_micro_batches())) return;
     const std::vector<HostBatch> batches = read_batches(first_of_step, read);
     upload_batches(batches);
@@ -273,15 +273,18 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
     std::vector<HostBatch> batches;  // what counts in all of them is known before the first one's backward
     if (weighs()) batches = read_batches(first_of_step, read);
     upload_weight(batches);
-    enqueue_work([&](std::int64_t i) {
-      return upload(weighs() ? std::move(batches[static_cast<std::size_t>(i)])
-                             : read_step_batch(first_of_step, i, read));
-    });
+    enqueue_work(
+        [&](std::int64_t i) {
+          return upload(weighs() ? std::move(batches[static_cast<std::size_t>(i)])
+                                 : read_step_batch(first_of_step, i, read));
+        },
+        [&] { optimizer_->set_scalars(lr, step); });  // the last step's may be needed until here
   }
   if (!is_interrupted_) send_status(stop);
 }
 
-void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch) {
+void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch,
+                           const std::function<void()>& before_update) {
   std::int64_t local = local_micro_batches();
   const Tensor scale = weight_scale();
   if (config_.shard.pregather) runtime_.pregather();
@@ -303,6 +306,7 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch) {
     runtime_.end_micro_batch();
   }
   device_.trace().set_phase("optimizer");
+  before_update();
   if (is_metered_) lost_updates_->begin();
   optimizer_->update();
   if (is_metered_) lost_updates_->end();

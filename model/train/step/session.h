@@ -180,7 +180,8 @@ class Session {
   /// `scale`: of the weights; empty: 1.
   Tensor forward_loss(const Batch& batch, const Tensor& scale = {});
   /// All that the device does for a step's losses and weights. `batch(i)`: this rank's micro-batch i.
-  void enqueue_work(const std::function<Batch(std::int64_t)>& batch);
+  void enqueue_work(
+      const std::function<Batch(std::int64_t)>& batch, const std::function<void()>& before_update = [] {});
   void send_status(std::int64_t stop);
   /// Before `micro_batches` are enqueued: whether they, and all that belongs to them, shall be dropped. Then they are.
   bool drops(std::int64_t micro_batches);

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "runtime/shard/flat_parameter.h"
+#include "runtime/tensor/context.h"
+
+namespace zs {
+
+/// Updates of units that an optimizer has left for the next forward: each is enqueued when its unit is gathered first,
+/// so that what the host keeps of the next unit comes while this one computes. All are by the end of the next
+/// micro-batch. Owned by an Executor; one host thread uses it. On return from every function: enqueued, not done.
+class DueUpdates {
+ public:
+  /// Enqueues the update of a unit on compute. `next`: whose is enqueued behind it, where one is left.
+  using Update = std::function<void(int unit, std::optional<int> next)>;
+
+  DueUpdates(Context& context, std::vector<FlatParameter>& units) : context_(context), units_(units) {}
+
+  /// In the order in which the units were gathered since the last time, or, where they were not, as given.
+  void leave(std::vector<int> units, Update update);
+  /// A gather of the unit is about to be enqueued: its update comes before, and those that it is behind.
+  void before_gather(int unit);
+  /// All that are left: before the state is read or written otherwise than by gathers.
+  void settle();
+
+ private:
+  void update_next();
+
+  Context& context_;
+  std::vector<FlatParameter>& units_;
+  std::vector<int> gathered_;  // since the last time, in order
+  std::vector<int> due_;       // the last is next
+  Update update_;
+};
+
+}  // namespace zs

@@ -1,0 +1,52 @@
+// Updates that are left for the next forward, which hides what they move between the host and the device.
+
+#include <cstddef>
+#include <utility>
+
+#include "runtime/shard/optimizer.h"
+#include "runtime/tensor/host_view.h"
+
+namespace zs {
+
+/// Parameters that are whole are bound to their values, and can be read, without a gather.
+bool Optimizer::is_left(const FlatParameter& unit) const {
+  return unit.placement->options.residence.has_any() && unit.layout->whole_elems() == 0;
+}
+
+void Optimizer::leave_updates(const std::vector<int>& units) {
+  if (units.empty()) return;
+  const Buffer mark = marks_.buffer(DType::f32, 2).slice(0, 1);
+  const Context& context = executor_.context();
+  context.launch({"mark_update", {}, {mark}},
+                 upload_of(context.kernels(), mark, std::vector{-static_cast<float>(++left_steps_)}));
+  executor_.due_updates().leave(units, [this](int unit, std::optional<int> next) {
+    if (!std::exchange(is_confirmed_, true)) confirm_update();
+    if (ahead_.unit.empty()) ahead_ = load(static_cast<std::size_t>(unit));
+    HostLink::Window window = std::exchange(ahead_, {});
+    if (next) ahead_ = load(static_cast<std::size_t>(*next));
+    update_unit(static_cast<std::size_t>(unit), std::move(window));
+  });
+  is_confirmed_ = false;
+}
+
+/// Where the device has failed before it came to the end of the step, and the host has caught that error, it does
+/// again what it is told: the updates of that step are skipped, as they would have been then.
+void Optimizer::confirm_update() {
+  const Context& context = executor_.context();
+  const Buffer marks = marks_.buffer(DType::f32, 2), mark = marks.slice(0, 1), missing = marks.slice(1, 1);
+  context.launch({"number_update", {}, {missing}},
+                 upload_of(context.kernels(), missing, std::vector{static_cast<float>(left_steps_)}));
+  std::vector<Buffer> skips;
+  for (std::int64_t slot = 0; slot < slot_count(); ++slot)
+    skips.push_back(scalars(slot).slice(offsetof(StepScalars, skip) / sizeof(float), 1));
+  std::vector<Buffer> reads = skips, writes = skips;
+  reads.insert(reads.end(), {mark, missing});
+  writes.push_back(missing);
+  context.launch({"confirm_update", std::move(reads), std::move(writes)},
+                 [&kernels = context.kernels(), mark, missing, skips](ExecContext& exec) {
+                   kernels.add(exec, missing, missing, mark);
+                   for (const Buffer& skip : skips) kernels.add(exec, skip, skip, missing);
+                 });
+}
+
+}  // namespace zs
