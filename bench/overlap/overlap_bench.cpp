@@ -22,9 +22,21 @@ constexpr int kCommunicationRounds = 3;
 constexpr const char* kPhases[] = {"forward", "backward", "optimizer"};
 
 constexpr std::array kCommunicating = {StreamRole::unshard, StreamRole::reduce, StreamRole::finish};
+/// What can hide behind compute, and the streams that it is on.
+const std::vector<std::pair<const char*, std::vector<StreamRole>>> kKinds = {
+    {"gathers", {StreamRole::unshard}},
+    {"reductions", {StreamRole::reduce, StreamRole::finish}},
+    {"offload", {StreamRole::offload}}};
 
 bool communicates(StreamRole stream) {
   return std::find(kCommunicating.begin(), kCommunicating.end(), stream) != kCommunicating.end();
+}
+
+bool moves(StreamRole stream) { return communicates(stream) || stream == StreamRole::offload; }
+
+void note_least(std::map<NumberedOps::Key, double>& prices, const NumberedOps::Key& op, double ms) {
+  const auto [price, is_new] = prices.try_emplace(op, ms);
+  price->second = std::min(price->second, ms);
 }
 
 /// Writes to all of a device's memory. What nobody has written to is one page of zeros in the processor's caches,
@@ -38,6 +50,11 @@ void touch_memory(Device& device) {
 /// The run without communication has the units of the one with it.
 Config with_units_of(Config config, const World& world, const Machine& machine) {
   config.shard.unit_mib = unit_mib(config, machine.plan_options(world, config, 1).transport, world.size());
+  return config;
+}
+
+Config without_offload(Config config) {
+  config.offload.weights = config.offload.gradients = config.offload.moments = config.offload.activations = "device";
   return config;
 }
 
@@ -95,21 +112,31 @@ OverlapBench::OverlapBench(World& world, const StepOptions& options, const Confi
       config_(with_units_of(config, world, machine)),
       machine_(std::move(machine)),
       share_(cpu_share(world.local_rank(), world.local_size())),
+      alone_config_(without_offload(config_)),
       plan_(whole_plan(config_, world, machine_, share_.threads)),
-      alone_plan_(whole_plan(config_, *make_null_world(world), without_transport(machine_), share_.threads)) {
+      alone_plan_(whole_plan(alone_config_, *make_null_world(world), without_transport(machine_), share_.threads)),
+      ops_(plan_),
+      alone_ops_(alone_plan_) {
   if (config.cuda.graph) {
     throw Error(ExitCode::config,
                 "cuda.graph = true hides the operations of a step, which this benchmark looks at one by one", {},
                 "leave it out");
   }
-  for (const TraceEntry& entry : plan_.trace) {
-    if (entry.kind == TraceEntry::Kind::op && entry.stream == StreamRole::compute)
-      compute_phases_.push_back(entry.phase);
+}
+
+OverlapBench::ComputeOps::ComputeOps(const TrainPlan& plan) {
+  NumberedOps numbers;
+  for (const TraceEntry& entry : plan.trace) {
+    if (entry.kind != TraceEntry::Kind::op || entry.stream != StreamRole::compute) continue;
+    keys.push_back(numbers.next(entry.stream, entry.op.name));
+    phases.push_back(entry.phase);
   }
 }
 
 /// A model in training on this rank, and what its steps took.
 struct OverlapBench::Training {
+  explicit Training(const ComputeOps& ops_of_step) : ops(ops_of_step) {}
+  const ComputeOps& ops;
   NcclOptions nccl;
   std::unique_ptr<Device> device;
   std::unique_ptr<World> world;  // where it is not the ranks' own
@@ -117,6 +144,7 @@ struct OverlapBench::Training {
   std::int64_t step = 0;
   std::vector<double> durations, spans;  // of the timed steps, of the profiled ones, in milliseconds
   std::vector<ComputeTimes> profiled;
+  std::map<NumberedOps::Key, double> offload_ms;  // the least of the profiled steps
 };
 
 OverlapReport OverlapBench::run() {
@@ -154,7 +182,7 @@ DeviceOptions OverlapBench::device_options() const {
 }
 
 std::unique_ptr<OverlapBench::Training> OverlapBench::start_connected() {
-  auto training = std::make_unique<Training>();
+  auto training = std::make_unique<Training>(ops_);
   training->nccl = machine_.nccl_options(config_);
   DeviceOptions options = device_options();
   if (is_on_gpus()) options.memory = training->nccl.memory.get();
@@ -169,11 +197,11 @@ std::unique_ptr<OverlapBench::Training> OverlapBench::start_connected() {
 }
 
 std::unique_ptr<OverlapBench::Training> OverlapBench::start_alone() {
-  auto training = std::make_unique<Training>();
+  auto training = std::make_unique<Training>(alone_ops_);
   training->world = make_null_world(world_);
   training->device = alone_plan_.create_device(device_options(), machine_.make_device);
   touch_memory(*training->device);
-  training->session = std::make_unique<Session>(*training->device, *training->world, config_);
+  training->session = std::make_unique<Session>(*training->device, *training->world, alone_config_);
   alone_plan_.apply_order(training->session->runtime());
   return training;
 }
@@ -194,7 +222,11 @@ void OverlapBench::profile_step(Training& training) {
   profile.start();
   step(training);
   profile.stop();
-  training.profiled.push_back(compute_times(profile));
+  training.profiled.push_back(compute_times(training));
+  NumberedOps numbers;
+  for (const OpTime& time : profile.times(StreamRole::offload)) {
+    if (!time.is_wait) note_least(training.offload_ms, numbers.next(StreamRole::offload, time.name), time.ms());
+  }
   training.spans.push_back(span_of(profile).ms());
 }
 
@@ -210,7 +242,7 @@ void OverlapBench::take_turns(const std::vector<Training*>& trainings) {
 }
 
 OverlapBench::Steps OverlapBench::medians(const Training& training) const {
-  std::vector<std::vector<double>> op_ms(compute_phases_.size());
+  std::vector<std::vector<double>> op_ms(training.ops.phases.size());
   std::map<std::string, std::vector<double>> phase_ms;
   for (const ComputeTimes& times : training.profiled) {
     for (std::size_t op = 0; op < op_ms.size(); ++op) op_ms[op].push_back(times.op_ms[op]);
@@ -220,23 +252,25 @@ OverlapBench::Steps OverlapBench::medians(const Training& training) const {
   result.ms = is_on_gpus() ? median(training.spans) : result.host_ms;
   for (const std::vector<double>& ms : op_ms) result.compute_op_ms.push_back(median(ms));
   for (const auto& [phase, ms] : phase_ms) result.phase_ms[phase] = median(ms);
+  result.offload_ms = training.offload_ms;
   return result;
 }
 
-OverlapBench::ComputeTimes OverlapBench::compute_times(const Profile& profile) const {
+OverlapBench::ComputeTimes OverlapBench::compute_times(const Training& training) const {
+  const Profile& profile = training.device->profile();
+  const std::vector<std::string>& phases = training.ops.phases;
   ComputeTimes times;
   std::int64_t before_ns = span_of(profile).first_ns;  // the first gathers are forward's
   for (const OpTime& time : profile.times(StreamRole::compute)) {
     if (time.is_wait || is_of_the_host(time)) continue;
     const std::size_t op = times.op_ms.size();
-    ZS_CHECK(op < compute_phases_.size(), "more ops ran on the compute stream than the {} of the plan",
-             compute_phases_.size());
+    ZS_CHECK(op < phases.size(), "more ops ran on the compute stream than the {} of the plan", phases.size());
     times.op_ms.push_back(time.ms());
-    times.phase_ms[compute_phases_[op]] += static_cast<double>(time.end_ns - before_ns) * 1e-6;
+    times.phase_ms[phases[op]] += static_cast<double>(time.end_ns - before_ns) * 1e-6;
     before_ns = time.end_ns;
   }
-  ZS_CHECK(times.op_ms.size() == compute_phases_.size(), "{} ops ran on the compute stream, {} are in the plan",
-           times.op_ms.size(), compute_phases_.size());
+  ZS_CHECK(times.op_ms.size() == phases.size(), "{} ops ran on the compute stream, {} are in the plan",
+           times.op_ms.size(), phases.size());
   return times;
 }
 
@@ -268,25 +302,38 @@ OverlapBench::CommunicationPrices OverlapBench::measure_communication(Session& s
     for (const StreamRole stream : kCommunicating) {
       for (const OpTime& time : profile.times(stream)) {
         if (time.is_wait) continue;
-        const auto [price, is_new] = prices.try_emplace(ops.next(stream, time.name), time.ms());
-        price->second = std::min(price->second, time.ms());
+        note_least(prices, ops.next(stream, time.name), time.ms());
       }
     }
   }
   return prices;
 }
 
+std::vector<double> OverlapBench::compute_prices(const Steps& steps, const Steps& compute) const {
+  std::map<std::string, std::ptrdiff_t> more;  // of that name, than without offload
+  for (const auto& key : ops_.keys) ++more[std::get<std::string>(key)];
+  for (const auto& key : alone_ops_.keys) --more[std::get<std::string>(key)];
+  std::map<NumberedOps::Key, double> alone;
+  for (std::size_t i = 0; i < alone_ops_.keys.size(); ++i) alone[alone_ops_.keys[i]] = compute.compute_op_ms[i];
+  std::vector<double> prices = steps.compute_op_ms;
+  for (std::size_t i = 0; i < prices.size(); ++i)
+    if (more[std::get<std::string>(ops_.keys[i])] == 0) prices[i] = alone.at(ops_.keys[i]);
+  return prices;
+}
+
 OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, const CommunicationPrices& prices) const {
   NumberedOps ops;
-  std::map<const TraceEntry*, double> communicating;  // by op of the plan's trace: how long it takes alone
+  std::map<const TraceEntry*, double> moving;  // by op of the plan's trace: how long it takes alone
   for (const TraceEntry& entry : plan_.trace) {
-    if (entry.kind != TraceEntry::Kind::op || !communicates(entry.stream)) continue;
-    const auto price = prices.find(ops.next(entry.stream, entry.op.name));
-    ZS_CHECK(price != prices.end(), "{} on the {} stream was not measured alone", entry.op.name, name_of(entry.stream));
-    communicating[&entry] = price->second;
+    if (entry.kind != TraceEntry::Kind::op || !moves(entry.stream)) continue;
+    const auto& known = communicates(entry.stream) ? prices : steps.offload_ms;
+    const auto price = known.find(ops.next(entry.stream, entry.op.name));
+    ZS_CHECK(price != known.end(), "{} on the {} stream was not measured", entry.op.name, name_of(entry.stream));
+    moving[&entry] = price->second;
   }
+  const std::vector<double> compute_ms = compute_prices(steps, compute);
   const auto price_of = [&](const TraceEntry& op, std::size_t index) {
-    return communicates(op.stream) ? communicating.at(&op) : compute.compute_op_ms[index];
+    return moves(op.stream) ? moving.at(&op) : compute_ms[index];
   };
   OverlapReport report{.preset = options_.preset,
                        .dtype = config_.precision.param,
@@ -303,16 +350,30 @@ OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, con
                        .max_reductions_in_flight = config_.shard.max_reductions_in_flight,
                        .reshard_after_forward = config_.shard.reshard_after_forward.str()};
   std::map<std::string, double> communication;
-  for (const auto& [op, ms] : communicating) communication[op->phase] += ms;
+  for (const auto& [op, ms] : moving) communication[op->phase] += ms;
   report.step = {.name = "step", .compute_ms = compute.ms, .step_ms = steps.ms};
   report.host_compute_ms = compute.host_ms;
   report.host_step_ms = steps.host_ms;
-  if (is_on_gpus()) report.note = why_nothing_hides(world_.size(), machine_.gpus);
+  if (is_on_gpus() && !config_.offload.uses_host()) report.note = why_nothing_hides(world_.size(), machine_.gpus);
   // Between hosts there is one link, and so there is from a GPU to others; inside a host, ranks copy with processors of
   // their own.
   const bool has_one_link = is_on_gpus() || world_.size() > world_.local_size();
-  report.plan =
-      simulate(plan_.trace, price_of, [&](const TraceEntry& op) { return has_one_link && communicates(op.stream); });
+  const auto needs_link = [&](const TraceEntry& op) { return has_one_link && communicates(op.stream); };
+  report.plan = simulate(plan_.trace, price_of, needs_link);
+  for (const auto& [name, streams] : kKinds) {
+    const auto is_of = [&own = streams](StreamRole stream) {
+      return std::find(own.begin(), own.end(), stream) != own.end();
+    };
+    OverlapReport::Kind& kind = report.kinds.emplace_back(OverlapReport::Kind{name});
+    for (const auto& [op, ms] : moving) kind.ms += is_of(op->stream) ? ms : 0;
+    const Simulation only = simulate(
+        plan_.trace,
+        [&](const TraceEntry& op, std::size_t index) {
+          return moves(op.stream) && !is_of(op.stream) ? 0.0 : price_of(op, index);
+        },
+        needs_link);
+    kind.hideable_ms = kind.ms - only.exposed_ms();
+  }
   report.step.planned_exposed_ms = report.plan.exposed_ms();
   for (const char* phase : kPhases) {
     report.phases.push_back({phase, compute.phase_ms.at(phase), communication[phase], steps.phase_ms.at(phase),

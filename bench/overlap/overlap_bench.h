@@ -32,12 +32,19 @@ class OverlapBench {
     double ms = 0;                           ///< of one step; on a GPU from its first op's start to its last one's end
     double host_ms = 0;                      ///< of one step, by the host's clock
     std::vector<double> compute_op_ms = {};  ///< of each op of the compute stream
-    std::map<std::string, double> phase_ms = {};  ///< of each phase
+    std::map<NumberedOps::Key, double> offload_ms = {};  ///< of each copy between host and device: the least
+    std::map<std::string, double> phase_ms = {};         ///< of each phase
   };
   /// The compute stream of a step.
   struct ComputeTimes {
     std::vector<double> op_ms;
     std::map<std::string, double> phase_ms;
+  };
+  /// What the ops of one stream of a plan's step are called, and their phases.
+  struct ComputeOps {
+    explicit ComputeOps(const TrainPlan& plan);
+    std::vector<NumberedOps::Key> keys;
+    std::vector<std::string> phases;
   };
   /// In milliseconds: the least of several.
   using CommunicationPrices = std::map<NumberedOps::Key, double>;
@@ -54,11 +61,14 @@ class OverlapBench {
   /// them.
   void take_turns(const std::vector<Training*>& trainings);
   Steps medians(const Training& training) const;
-  ComputeTimes compute_times(const Profile& profile) const;
+  ComputeTimes compute_times(const Training& training) const;
   /// What one more step asks of the executor.
   std::vector<Action> log_step(Training& training);
   /// Does that again without the model, one action after the other.
   CommunicationPrices measure_communication(Session& session, const std::vector<Action>& actions);
+  /// What each op of the step's compute stream takes where nothing is moved. One that only a step with offload has
+  /// takes what it took there.
+  std::vector<double> compute_prices(const Steps& steps, const Steps& compute) const;
   OverlapReport report(const Steps& steps, const Steps& compute, const CommunicationPrices& prices) const;
 
   bool is_on_gpus() const { return plan_.device == DeviceKind::cuda; }
@@ -68,9 +78,10 @@ class OverlapBench {
   Config config_;
   Machine machine_;
   CpuShare share_;
+  Config alone_config_;  // what the host keeps is on the device
   TrainPlan plan_, alone_plan_;
-  std::vector<std::string> compute_phases_;  // of each op of the compute stream
-  std::string gpu_, transport_;              // of the step as it is
+  ComputeOps ops_, alone_ops_;
+  std::string gpu_, transport_;  // of the step as it is
 };
 
 }  // namespace zs::bench

@@ -40,8 +40,10 @@ std::string row(const OverlapReport& report, const OverlapReport::Phase& phase) 
 }  // namespace
 
 std::string to_json(const OverlapReport& r) {
-  Json phases = Json::array(), path = Json::array();
+  Json phases = Json::array(), kinds = Json::array(), path = Json::array();
   for (const auto& phase : r.phases) phases.push_back(to_object(r, phase));
+  for (const auto& [name, ms, hideable_ms] : r.kinds)
+    kinds.push_back({{"kind", name}, {"ms", ms}, {"hideable_ms", hideable_ms}});
   for (const PathPiece& piece : r.plan.critical_path) {
     path.push_back({{"stream", name_of(piece.stream)},
                     {"phase", piece.phase},
@@ -81,6 +83,7 @@ std::string to_json(const OverlapReport& r) {
                      {"overlap_efficiency", efficiency_of(r, r.step)},
                      {"planned_step_ms", r.plan.step_ms},
                      {"phases", std::move(phases)},
+                     {"kinds", std::move(kinds)},
                      {"critical_path", std::move(path)}};
   return json.dump();
 }
@@ -96,6 +99,9 @@ std::string to_text(const OverlapReport& r) {
                       "exposed", "on paper", "efficiency");
   for (const auto& phase : r.phases) text += row(r, phase);
   text += row(r, r.step);
+  text += fmt::format("\n{:<12}{:>12}{:>12}\n", "ms", "alone", "hideable");
+  for (const auto& [name, ms, hideable_ms] : r.kinds)
+    text += fmt::format("{:<12}{:>12.2f}{:>12.2f}\n", name, ms, hideable_ms);
   if (!r.gpu.empty())
     text += fmt::format("\nby the GPU's clock; by the host's a step took {:.2f} ms, without communication {:.2f} ms\n",
                         r.host_step_ms, r.host_compute_ms);

@@ -24,6 +24,12 @@ struct OverlapReport {
     double hideable_ms() const { return communication_ms - planned_exposed_ms; }
     double hidden_ms() const { return communication_ms - exposed_ms(); }
   };
+  /// All that a step moves on streams of one kind.
+  struct Kind {
+    std::string name = {};
+    double ms = 0;           ///< alone
+    double hideable_ms = 0;  ///< of it, where nothing else is moved, on paper
+  };
   std::string preset = {}, dtype = {}, transport = {}, strategy = {};
   std::string gpu =
       {};  ///< the name of rank 0's, whose own clock all times are of; empty: the CPU, whose are the host's
@@ -32,6 +38,7 @@ struct OverlapReport {
   std::int64_t prefetch = 0, limit = 0, max_reductions_in_flight = 0;
   std::string reshard_after_forward = {};  ///< as configured
   std::vector<Phase> phases = {};
+  std::vector<Kind> kinds = {};                  ///< gathers, reductions, offload
   Phase step = {};                               ///< all of it
   bool takes_turns = false;                      ///< each step was followed by the same without communication
   double host_compute_ms = 0, host_step_ms = 0;  ///< of a step, by the host's clock

@@ -13,6 +13,7 @@ import harness
 
 SMALL = ["--preset", "tiny", "--layers", "2", "--sequence", "64", "--micro-batch", "2", "--steps", "2", "--warmup", "1", "--profile-steps", "2"]
 PHASES = ["forward", "backward", "optimizer"]
+KINDS = ["gathers", "reductions", "offload"]
 
 
 def near(a, b):
@@ -31,6 +32,8 @@ def number_problems(r):
         "what is exposed on paper is the phases', but for what comes behind them": sum(p["planned_exposed_ms"] for p in phases) <= r["planned_exposed_ms"] + 1e-6,
         "the critical path is the planned step": near(r["planned_step_ms"], sum(piece["ms"] for piece in path)),
         "nothing hides that is not there": r["hideable_ms"] <= r["communication_ms"] + 1e-6,
+        "the kinds are all that is moved": [k["kind"] for k in r["kinds"]] == KINDS and near(r["communication_ms"], sum(k["ms"] for k in r["kinds"])),
+        "no kind hides what is not of it": all(k["hideable_ms"] <= k["ms"] + 1e-6 for k in r["kinds"]),
         "every time but a difference is positive": all(p["compute_ms"] > 0 and p["step_ms"] > 0 for p in [*phases, r]),
     }
     return [f"not so: {fact}" for fact, holds in facts.items() if not holds]
@@ -52,7 +55,7 @@ def unshard_problems(r, first):
     path = r["critical_path"]
     unshard = [piece["first_op"] for piece in path if piece["stream"] == "unshard"]
     facts = {
-        f"a step of two ranks begins with {first}": path[0]["first_op"].startswith(first) or (first, path[0]["first_op"]) == ("publish", "step_scalars"),
+        f"a step of two ranks begins with {first}": path[0]["first_op"].startswith(first) or (first, path[0]["first_op"]) == ("publish", "from_host"),
         f"units are had by {first} alone": all(op.startswith(first) for op in unshard),
         "communication of forward has a price": r["phases"][0]["communication_ms"] > 0,
     }
@@ -82,6 +85,20 @@ def main():
         result = harness.run(harness.mpirun(4, [program, *SMALL, *sets, "--micro-batches", "2", "--json"]), env={"ZSHARD_HOSTS_OF": "0,0,1,1"})
         report.case(f"nested on two hosts, zero-copy {zero_copy}", report_problems(result, transport="hier", ranks=4), result)
 
+    kept = ["--set", "offload.moments=host", "--set", "offload.gradients=host"]
+    reports = []
+    for slow in ([], ["--set", "offload.cpu_link_gbs=0.2"]):
+        result = harness.run(harness.mpirun(2, [program, *SMALL, *kept, *slow, "--micro-batches", "2", "--json"]))
+        problems = report_problems(result)
+        reports += [] if problems else [json.loads(result.out)]
+        if not problems and not reports[-1]["kinds"][2]["ms"] > 0:
+            problems = ["what the host keeps has no price"]
+        report.case(f"what the host keeps, {slow}", problems, result)
+    if len(reports) == 2:
+        fast, slow = (r["kinds"][2] for r in reports)
+        hides = slow["ms"] > fast["ms"] and slow["ms"] - slow["hideable_ms"] > fast["ms"] - fast["hideable_ms"]
+        report.case("a slower link moves longer, and hides less of it", [] if hides else [f"{fast}, {slow}"], result)
+
     if os.geteuid() == 0:  # who may, as a rule, put another file in the place of /proc/meminfo
         with tempfile.NamedTemporaryFile("w") as meminfo:
             meminfo.write("MemAvailable: 1024 kB\n")
@@ -99,7 +116,7 @@ def main():
     report.case("a sweep", problems, result)
 
     result = harness.run(harness.mpirun(2, [program, *SMALL]))
-    words = ["exposed", "hideable", "critical path", "optimizer"]
+    words = ["exposed", "hideable", "critical path", "optimizer", "reductions", "offload"]
     report.case("the tables", [f"'{word}' is missing" for word in words if word not in result.out] + (["exit 0 expected"] if result.code else []), result)
 
     for ranks, flags, says in (
