@@ -144,11 +144,13 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
   unit.master = unit.has_masters_on_host()
                     ? link_.acquire(bytes, "master", unit.placement->options.residence.masters_disk)
                     : acquire_shard(unit, DType::f32, "master");
+  // Before the gradient: else that had memory of the last unit's, which goes to the host meanwhile.
+  HostLink::Window drawn = open_masters(unit);
   if (!is_frozen && unit.placement->options.residence.has_gradients_on_host)
     unit.host_grad = link_.acquire(bytes, "grad_shard");
   else if (!is_frozen)
     unit.grad = comm_pool_.acquire(bytes, compute, "grad_shard");
-  initialise(unit, seed);
+  initialise(unit, seed, std::move(drawn));
   if (precision.param == DType::bf16) {
     unit.compute_copy = acquire_shard(unit, DType::bf16, "param_shard");
     update_compute_copy(unit);
@@ -195,7 +197,8 @@ Memory Executor::acquire_shard(FlatParameter& unit, DType dtype, const char* lab
 
 /// Whether the order of its shards is the order of its parameters, and nothing else has to be there.
 bool Executor::can_share(const FlatParameter& unit) const {
-  return zero_copy_ && !unit.is_never_gathered() && !unit.layout->is_interleaved() && unit.layout->whole_elems() == 0;
+  return zero_copy_ && !unit.is_local() && !unit.comes_from_host() && !unit.layout->is_interleaved() &&
+         unit.layout->whole_elems() == 0;
 }
 
 /// From the masters to the small group's shards, and from those.
@@ -223,7 +226,9 @@ Memory Executor::acquire_shared(FlatParameter& unit, Communicator& group, DType 
 void Executor::bind_whole(const FlatParameter& unit) {
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     const FlatView& view = unit.layout->views()[i];
-    if (view.is_whole) unit.parameters[i]->bind(unit.whole_view(unit.held_param_buffer(), view));
+    if (!view.is_whole) continue;
+    unit.comes_from_host() ? unit.parameters[i]->unbind()  // until it is unsharded
+                           : unit.parameters[i]->bind(unit.whole_view(unit.held_param_buffer(), view));
   }
 }
 
@@ -262,7 +267,7 @@ void Executor::set_seed(std::uint64_t seed, bool draws) {
     unit.seed = seed;
     if (!draws) continue;
     withdraw(unit);
-    initialise(unit, seed);
+    initialise(unit, seed, open_masters(unit));
     if (unit.compute_copy) update_compute_copy(unit);
   }
   unsharder_.masters_updated();
@@ -298,10 +303,12 @@ void Executor::masters_loaded() {
   masters_updated();
 }
 
-void Executor::initialise(FlatParameter& unit, std::uint64_t seed) {
-  if (!unit.has_masters_on_host()) return draw(unit, unit.master_buffer(), seed);
-  HostLink::Window window = link_.open(unit.name, {unit.master_buffer()});
-  draw(unit, window[0], seed);
+HostLink::Window Executor::open_masters(const FlatParameter& unit) {
+  return unit.has_masters_on_host() ? link_.open(unit.name, {unit.master_buffer()}) : HostLink::Window();
+}
+
+void Executor::initialise(FlatParameter& unit, std::uint64_t seed, HostLink::Window window) {
+  draw(unit, window.parts.empty() ? unit.master_buffer() : window[0], seed);
   link_.store(std::move(window));
 }
 
@@ -391,7 +398,7 @@ void Executor::wait_reductions() {
 
 void Executor::check_all_sharded() const {
   for (const FlatParameter& unit : units_) {
-    if (!unit.full && !unit.kept && !unit.is_open) continue;
+    if (!unit.is_unsharded()) continue;
     throw UsageError(fmt::format("the weights of unit {} are updated while it is unsharded", unit.name),
                      "end the step's last micro-batch first");
   }
@@ -413,6 +420,8 @@ void Executor::masters_updated(const Event& done) {
   withdraw_masters();
   if (has_zero_copy()) unsharder_.masters_updated();  // shards are withdrawn on compute
   context_.device().stream(StreamRole::unshard).wait(done);
+  const auto is_on_host = [](const FlatParameter& unit) { return unit.comes_from_host(); };
+  if (std::any_of(units_.begin(), units_.end(), is_on_host)) context_.device().stream(StreamRole::offload).wait(done);
 }
 
 /// Whoever reads this rank's shard too early, or still, shall not find the old weights.

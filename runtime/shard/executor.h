@@ -172,7 +172,9 @@ class Executor {
   const Context& context() const { return context_; }
 
  private:
-  void initialise(FlatParameter& unit, std::uint64_t seed);
+  /// Of masters that the host keeps; else empty.
+  HostLink::Window open_masters(const FlatParameter& unit);
+  void initialise(FlatParameter& unit, std::uint64_t seed, HostLink::Window window);
   void draw(const FlatParameter& unit, const Buffer& master, std::uint64_t seed);
   void cast_masters(const FlatParameter& unit, const Buffer& master);
   void note_placement(const FlatParameter& unit);

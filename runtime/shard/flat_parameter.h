@@ -62,9 +62,11 @@ struct FlatParameter {
 
   Memory full, full_grad;  // while unsharded / while accumulating or reducing
   Memory bucket;           // of an interleaved layout, from a gather until compute has waited for it
+  Memory staged, whole;    // of masters that the host keeps: the shard, as long; whole parameters, while unsharded
   Memory kept, sum;        // the small group's shard at hand / what reductions summed before their second step
   bool sum_is_written = false;
   Event gathered, reduced;     // the latest
+  Event arrived;               // `whole`
   Event kept_ready;            // `kept` was copied on compute
   Event updated;               // by compute, in backward or before its first gather: the next gather waits for it
   bool is_waited_for = false;  // compute has waited for `gathered`
@@ -79,6 +81,10 @@ struct FlatParameter {
   }
   /// Masters that the host keeps are on the device only in windows (HostLink).
   bool has_masters_on_host() const { return placement && placement->options.residence.has_masters_on_host; }
+  /// As things stand those are what is gathered: each gather brings them.
+  bool comes_from_host() const {
+    return has_masters_on_host() && gathered_dtype == DType::f32 && layout->held_elems() > 0;
+  }
   Buffer master_buffer() const { return master.buffer(DType::f32, layout->held_elems()); }
   /// bf16, or empty where parameters run in f32.
   Buffer compute_copy_buffer() const {
@@ -105,8 +111,12 @@ struct FlatParameter {
   bool is_zero_copy() const { return !shared.empty(); }
   /// As things stand nothing is copied to gather it: the unsharded parameters are a view of everybody's shards.
   bool is_view() const { return is_zero_copy() && gathered_dtype == shared.dtype; }
-  /// Nothing is gathered: the master shards are the parameters.
-  bool is_never_gathered() const { return layout->ranks() == 1 || layout->gathered_elems() == 0; }
+  /// No other rank has a part of it.
+  bool is_local() const { return layout->ranks() == 1 || layout->gathered_elems() == 0; }
+  /// Nothing is gathered: the shards are the parameters, where they lie.
+  bool is_never_gathered() const { return is_local() && !comes_from_host(); }
+  /// Or on its way, or kept for a gather.
+  bool is_unsharded() const { return full || whole || kept || is_open; }
 };
 
 }  // namespace zs

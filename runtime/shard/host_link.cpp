@@ -44,11 +44,12 @@ std::map<std::string, std::int64_t> HostLink::disk_bytes() const {
   return bytes;
 }
 
-HostLink::Window HostLink::make(const std::string& unit, const std::vector<Buffer>& host, Stream& stream, Pool& pool) {
+HostLink::Window HostLink::make(const std::string& unit, const std::vector<Buffer>& host, Stream& stream, Pool& pool,
+                                const char* label) {
   const MemoryOwner owner(context_.device().memory(), unit);
   Window window{.unit = unit, .parts = {}, .arrived = {}, .mover = &offload()};
   for (const Buffer& buffer : host) {
-    window.parts.push_back({buffer, pool.acquire(buffer.bytes(), stream, "host_window")});
+    window.parts.push_back({buffer, pool.acquire(buffer.bytes(), stream, label)});
     window.parts.back().disk = disk_of(buffer);
   }
   return window;
@@ -83,8 +84,9 @@ void HostLink::write_part(const std::string& unit, Window::Part& part) {
   part.staging.release(disk());
 }
 
-HostLink::Window HostLink::load(const std::string& unit, const std::vector<Buffer>& host, Pool* pool) {
-  Window window = make(unit, host, offload(), pool != nullptr ? *pool : context_.pool());
+HostLink::Window HostLink::load(const std::string& unit, const std::vector<Buffer>& host, Pool* pool,
+                                const char* label) {
+  Window window = make(unit, host, offload(), pool != nullptr ? *pool : context_.pool(), label);
   for (Window::Part& part : window.parts) {
     if (part.disk != nullptr) read_part(unit, part);
     copy("load_from_host", unit, part.here(), part.beside());

@@ -42,9 +42,12 @@ class HostLink {
   /// Memory of the host for a shard, or room in a file of the folder `disk`. Its contents are undefined until a window
   /// is stored there. Errors of DiskFile.
   Memory acquire(std::int64_t bytes, const std::string& label, const std::string& disk = {});
+  static constexpr const char* kLabel = "host_window";  ///< of what is on the device for a while
+
   /// Copies of shards that the host keeps, once a stream has waited for `arrived`. `pool`: whose memory; none: the
   /// device's own.
-  Window load(const std::string& unit, const std::vector<Buffer>& host, Pool* pool = nullptr);
+  Window load(const std::string& unit, const std::vector<Buffer>& host, Pool* pool = nullptr,
+              const char* label = kLabel);
   /// Room for what becomes their contents: compute, or `stream`, may write to it.
   Window open(const std::string& unit, const std::vector<Buffer>& host);
   Window open(const std::string& unit, const std::vector<Buffer>& host, Stream& stream, Pool& pool);
@@ -68,7 +71,9 @@ class HostLink {
   Stream& offload() { return context_.device().stream(StreamRole::offload); }
   Stream& disk() { return context_.device().stream(StreamRole::finish); }
   DiskFile* disk_of(const Buffer& host) const;
-  Window make(const std::string& unit, const std::vector<Buffer>& host, Stream& stream, Pool& pool);
+  Window make(const std::string& unit, const std::vector<Buffer>& host, Stream& stream, Pool& pool,
+              const char* label = kLabel);
+
   void copy(const char* name, const std::string& unit, const Buffer& out, const Buffer& in);
   void read_part(const std::string& unit, Window::Part& part);
   void write_part(const std::string& unit, Window::Part& part);

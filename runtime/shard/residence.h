@@ -7,7 +7,7 @@ namespace zs {
 /// Where the f32 shards of a unit are kept: on the device, or in memory of the host (Device::pinned_memory) or on a
 /// disk, from where they come to the device for as long as they are worked on.
 struct Residence {
-  bool has_masters_on_host = false;    ///< only where parameters run in bf16: what is gathered stays on the device
+  bool has_masters_on_host = false;    ///< of f32 units each gather brings them
   bool has_moments_on_host = false;    ///< the optimizer's state
   bool has_gradients_on_host = false;  ///< reduced, between micro-batches and until the update
   double cpu_link_gbs = 0;             ///< 10^9 bytes a second that a CPU device moves between the two; 0: what it can

@@ -37,14 +37,17 @@ void check(const MixedPrecisionPolicy& precision, const std::string& unit) {
 void check(const Residence& residence, const MixedPrecisionPolicy& precision, bool checks_writes,
            const std::string& unit) {
   if (!residence.has_masters_on_host) return;
-  const auto refuse = [&](const char* what, const char* what_to_do) {
-    throw Error(ExitCode::config, fmt::format("unit {}: the host keeps the master weights of {}", unit, what), {},
+  const auto refuse = [&](const char* who, const char* what, const char* what_to_do) {
+    throw Error(ExitCode::config, fmt::format("unit {}: {} keeps the master weights of {}", unit, who, what), {},
                 what_to_do);
   };
-  if (precision.param == DType::f32) refuse("f32 parameters, which are gathered from them", "use bf16 parameters");
-  if (precision.is_full_in_evaluation)
-    refuse("evaluations in f32, which gather them", "evaluate in bf16, or keep the masters on the device");
-  if (checks_writes) refuse("a run that checks writes", "leave checks_writes out, or keep the masters on the device");
+  const bool is_on_disk = !residence.masters_disk.empty();
+  if (is_on_disk && precision.param == DType::f32)
+    refuse("a disk", "f32 parameters, which are gathered from them", "use bf16 parameters, or the host's memory");
+  if (is_on_disk && precision.is_full_in_evaluation)
+    refuse("a disk", "evaluations in f32, which gather them", "evaluate in bf16, or use the host's memory");
+  if (checks_writes)
+    refuse("the host", "a run that checks writes", "leave checks_writes out, or keep the masters on the device");
 }
 
 /// What places a unit, but for a number of ranks in between.

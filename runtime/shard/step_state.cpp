@@ -80,7 +80,7 @@ void StepState::check_update() const {
         "say so of the last one: micro_batch({.last = true}), or is_last = true for begin_micro_batch()");
   }
   for (const FlatParameter& unit : units_) {
-    if (!unit.full && !unit.kept && !unit.is_open) continue;
+    if (!unit.is_unsharded()) continue;
     throw UsageError(fmt::format("the weights of unit {} are updated while it is unsharded", unit.name),
                      "call reshard() for what was unsharded by hand first");
   }

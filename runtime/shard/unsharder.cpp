@@ -21,8 +21,9 @@ Memory Unsharder::acquire(std::int64_t elems, DType dtype, Stream& stream, const
 
 Buffer Unsharder::full_buffer(const FlatParameter& unit) {
   if (unit.is_view()) return unit.shared;
-  return unit.is_never_gathered() ? unit.param_buffer()
-                                  : unit.full.buffer(unit.gathered_dtype, unit.layout->gathered_elems());
+  return unit.is_never_gathered() || unit.layout->gathered_elems() == 0
+             ? unit.param_buffer()
+             : unit.full.buffer(unit.gathered_dtype, unit.layout->gathered_elems());
 }
 
 Buffer Unsharder::begin(FlatParameter& unit) {
@@ -39,9 +40,36 @@ void Unsharder::gather_to(FlatParameter& unit, const Buffer& full, Memory& bucke
   copy_out(unshard(), context_.kernels(), unit, gathered, full);
 }
 
-void Unsharder::gather_shards(const FlatParameter& unit, const Buffer& out) {
+Event Unsharder::bring(const FlatParameter& unit, Memory& memory, const Buffer& host, const char* label) {
+  HostLink::Window window = link_.load(unit.name, {host}, &pool_, label);
+  memory = std::move(window.parts.front().memory);
+  return window.arrived;
+}
+
+void Unsharder::bring_whole(FlatParameter& unit) {
+  const UnitLayout& layout = *unit.layout;
+  if (!unit.comes_from_host() || layout.whole_elems() == 0) return;
+  unit.arrived =
+      bring(unit, unit.whole, unit.master_buffer().slice(layout.shard_elems(), layout.whole_elems()), "full_param");
+}
+
+void Unsharder::bring_all(FlatParameter& unit) {
+  bring_whole(unit);
+  if (unit.layout->gathered_elems() > 0) unit.gathered = bring(unit, unit.full, unit.param_buffer(), "full_param");
+}
+
+Buffer Unsharder::shard_of(FlatParameter& unit) {
+  if (!unit.comes_from_host()) {
+    wait_masters(unit);
+    return unit.param_buffer();
+  }
+  unshard().wait(bring(unit, unit.staged, unit.param_buffer(), HostLink::kLabel));
+  bring_whole(unit);
+  return unit.staged.buffer(DType::f32, unit.layout->gathered_shard_elems());
+}
+
+void Unsharder::gather_shards(const FlatParameter& unit, const Buffer& shard, const Buffer& out) {
   Communicator& group = *unit.groups().gather;
-  const Buffer shard = unit.param_buffer();
   const GatherFormat* const format = format_of(unit);
   if (format == nullptr || group.size() == 1) return group.all_gather(unshard(), unit.name, shard, out);
   const std::int64_t bytes = format->encoded_bytes(shard.elems, shard.dtype);
@@ -67,7 +95,7 @@ void Unsharder::publish(FlatParameter& unit) {
   unit.is_published = true;
   wait_masters(unit);
   const Buffer own = unit.shared_shard();
-  if (unit.shared_kept) gather_shards(unit, own);
+  if (unit.shared_kept) gather_shards(unit, unit.param_buffer(), own);
   (unit.shared_kept ? unit.groups().gather_small : unit.groups().gather)
       ->publish(unshard(), unit.name, own, unit.shared);
   unshard().record(unit.gathered);
@@ -83,9 +111,10 @@ bool Unsharder::open_view(FlatParameter& unit) {
 void Unsharder::gather(FlatParameter& unit) {
   unit.is_waited_for = false;
   if (unit.is_never_gathered() || open_view(unit)) return;
-  wait_masters(unit);
   const MemoryOwner owner(context_.device().memory(), unit.name);
-  gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) { gather_shards(unit, bucket); });
+  if (unit.is_local()) return bring_all(unit);
+  const Buffer shard = shard_of(unit);
+  gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) { gather_shards(unit, shard, bucket); });
   unshard().record(unit.gathered);
 }
 
@@ -97,12 +126,13 @@ void Unsharder::wait_masters(const FlatParameter& unit) {
 void Unsharder::two_level_gather(FlatParameter& unit) {
   unit.is_waited_for = false;
   if (unit.is_never_gathered() || open_view(unit)) return;
-  wait_masters(unit);
   const MemoryOwner owner(context_.device().memory(), unit.name);
+  if (unit.is_local()) return bring_all(unit);
+  const Buffer shard = shard_of(unit);
   unit.kept = acquire(kept_elems(unit), unit.gathered_dtype, unshard(), "kept_shard");
   const Buffer kept = unit.kept.buffer(unit.gathered_dtype, kept_elems(unit));
   gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) {
-    gather_shards(unit, kept);
+    gather_shards(unit, shard, kept);
     unit.groups().gather_small->all_gather(unshard(), unit.name, kept, bucket);
   });
   unshard().record(unit.gathered);
@@ -111,8 +141,10 @@ void Unsharder::two_level_gather(FlatParameter& unit) {
 void Unsharder::gather_secondary(FlatParameter& unit) {
   unit.is_waited_for = false;
   if (unit.is_never_gathered() || open_view(unit)) return;
-  unshard().wait(unit.kept_ready);
   const MemoryOwner owner(context_.device().memory(), unit.name);
+  if (unit.is_local()) return bring_all(unit);
+  bring_whole(unit);
+  unshard().wait(unit.kept_ready);
   gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) {
     unit.groups().gather_small->all_gather(unshard(), unit.name,
                                            unit.kept.buffer(unit.gathered_dtype, kept_elems(unit)), bucket);
@@ -121,7 +153,7 @@ void Unsharder::gather_secondary(FlatParameter& unit) {
 }
 
 void Unsharder::keep_secondary_shard(FlatParameter& unit) {
-  if (unit.is_never_gathered() || unit.is_view()) return;
+  if (unit.is_local() || unit.is_view()) return;
   const MemoryOwner owner(context_.device().memory(), unit.name);
   unit.kept = acquire(kept_elems(unit), unit.gathered_dtype, context_.stream(), "kept_shard");
   const Buffer out = unit.kept.buffer(unit.gathered_dtype, kept_elems(unit)), full = full_buffer(unit);
@@ -144,23 +176,32 @@ void Unsharder::drop_secondary_shard(FlatParameter& unit) {
   unit.kept.release(unshard());
 }
 
+void Unsharder::wait_unsharded(const FlatParameter& unit) {
+  context_.stream().wait(unit.gathered);
+  if (unit.whole) context_.stream().wait(unit.arrived);
+}
+
 void Unsharder::wait_gathered(FlatParameter& unit) {
   unit.is_waited_for = true;
   if (!unit.is_never_gathered()) {
-    context_.stream().wait(unit.gathered);
-    unit.bucket.release(
-        unshard(), unit.gathered);  // not before: compute work that got its memory would wait for a gather ahead of it
+    wait_unsharded(unit);
+    // Not before: compute work that got its memory would wait for a gather ahead of it.
+    unit.bucket.release(unshard(), unit.gathered);
+    unit.staged.release(unshard(), unit.gathered);
   }
   const Buffer full = full_buffer(unit);
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     const FlatView& view = unit.layout->views()[i];
     if (!view.is_whole) unit.parameters[i]->bind(full.slice(view.offset, view.numel));
+    if (view.is_whole && unit.whole)
+      unit.parameters[i]->bind(unit.whole.buffer(DType::f32, unit.layout->whole_elems())
+                                   .slice(view.offset - unit.layout->gathered_elems(), view.numel));
   }
 }
 
 void Unsharder::unbind(FlatParameter& unit) {
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-    if (!unit.layout->views()[i].is_whole) unit.parameters[i]->unbind();
+    if (!unit.layout->views()[i].is_whole || unit.comes_from_host()) unit.parameters[i]->unbind();
   }
 }
 
@@ -168,18 +209,21 @@ void Unsharder::free_full(FlatParameter& unit) {
   unbind(unit);
   if (unit.is_never_gathered()) return;
   // A prefetch that nobody used still reads the master weights, which compute may write next.
-  if (!unit.is_waited_for) context_.stream().wait(unit.gathered);
+  if (!unit.is_waited_for) wait_unsharded(unit);
   unit.is_open = false;
   unit.bucket.release(unshard(), unit.gathered);
+  unit.staged.release(unshard(), unit.gathered);
   unit.full.release(context_.stream());
+  unit.whole.release(context_.stream());
 }
 
 void Unsharder::defer_free(FlatParameter& unit) {
   unbind(unit);
   unit.is_open = false;
   if (unit.is_never_gathered()) return;
-  Aside& aside = deferred_.emplace_back(Aside{&unit, std::move(unit.full), {}});
-  if (aside.full) context_.stream().record(aside.last_use);  // else it was a view, whose turn comes all the same
+  Aside& aside = deferred_.emplace_back(Aside{&unit, std::move(unit.full), std::move(unit.whole), {}});
+  // Else it was a view, whose turn comes all the same.
+  if (aside.full || aside.whole) context_.stream().record(aside.last_use);
 }
 
 void Unsharder::free_deferred(FlatParameter& unit) {
@@ -188,6 +232,7 @@ void Unsharder::free_deferred(FlatParameter& unit) {
       std::find_if(deferred_.begin(), deferred_.end(), [&](const Aside& aside) { return aside.unit == &unit; });
   ZS_CHECK(oldest != deferred_.end(), "unit {} has set no buffer aside", unit.name);
   oldest->full.release(context_.stream(), oldest->last_use);
+  oldest->whole.release(context_.stream(), oldest->last_use);
   deferred_.erase(oldest);
 }
 

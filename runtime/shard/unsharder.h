@@ -49,12 +49,21 @@ class Unsharder {
   }
   Memory acquire(std::int64_t elems, DType dtype, Stream& stream, const char* label);
   void wait_masters(const FlatParameter& unit);
-  /// All-gathers the masters' shards in the unit's format.
-  void gather_shards(const FlatParameter& unit, const Buffer& out);
+  /// This rank's shard, which the unshard stream may read: of masters that the host keeps a copy, and whole parameters
+  /// beside it.
+  Buffer shard_of(FlatParameter& unit);
+  /// A copy of what the host keeps, which is there behind the event.
+  Event bring(const FlatParameter& unit, Memory& memory, const Buffer& host, const char* label);
+  void bring_whole(FlatParameter& unit);
+  /// All that is needed of masters that the host keeps, of which no other rank has a part.
+  void bring_all(FlatParameter& unit);
+  /// All-gathers shards in the unit's format.
+  void gather_shards(const FlatParameter& unit, const Buffer& shard, const Buffer& out);
   Buffer begin(FlatParameter& unit);
   void publish(FlatParameter& unit);
   bool open_view(FlatParameter& unit);
   static void unbind(FlatParameter& unit);
+  void wait_unsharded(const FlatParameter& unit);
   Stream& unshard() { return context_.device().stream(StreamRole::unshard); }
 
   Context& context_;
@@ -63,7 +72,7 @@ class Unsharder {
   Event masters_ready_;
   struct Aside {
     const FlatParameter* unit;
-    Memory full;
+    Memory full, whole;
     Event last_use;  // by compute
   };
   std::deque<Aside> deferred_;  // oldest first

@@ -241,7 +241,7 @@ TEST_CASE("a GPT-2 and a Llama train on a GPU as on the CPU, in the memory of th
   const TempDir disk;
   if (has_host) config.offload.gradients = "host";
   if (has_host) config.offload.moments = config.train.deterministic ? "disk:" + disk.path() : "host";
-  if (has_host && config.precision.param == "bf16") config.offload.weights = "host";
+  if (has_host) config.offload.weights = "host";
   const TrainPlan plan = make_plan(config, {.device = DeviceKind::cuda}), host_plan = make_plan(config, {});
   const OneGpu one({.is_guarded = true, .kernels = emulated_kernels()});
   DeviceOptions options = patient();

@@ -78,6 +78,41 @@ std::vector<Way> ways_of_options() {
        }},
       {"moments on the host, zero-copy",
        [](Config& config) { config.shard.zero_copy = "auto", config.offload.moments = "host"; }},
+      {"bf16, masters on the host, validated in f32",
+       [](Config& config) {
+         config.precision.param = "bf16", config.precision.validation = "f32", config.offload.weights = "host";
+       }},
+      {"weights on the host", [](Config& config) { config.offload.weights = "host"; }},
+      {"weights on the host but for a unit's, kept for backward",
+       [](Config& config) {
+         config.offload.weights = "host", config.offload.resident_units = {.value = 1};
+         config.shard.reshard_after_forward = false;
+       }},
+      {"weights on the host, a limit",
+       [](Config& config) { config.offload.weights = "host", config.shard.limit = 3, config.shard.prefetch = 2; }},
+      {"weights, gradients and moments on the host, nested, small parameters whole",
+       [](Config& config) {
+         choose_scheme(config, scheme_of("nested", kRanks));
+         choose_layout(config, "small whole");
+         config.offload.weights = config.offload.gradients = config.offload.moments = "host";
+       }},
+      {"weights on the host, each kept by twos",
+       [](Config& config) {
+         choose_scheme(config, scheme_of("zero3 small k", kRanks));
+         choose_layout(config, "small whole");
+         config.offload.weights = "host";
+       }},
+      {"weights on the host, everything whole",
+       [](Config& config) {
+         choose_layout(config, "per_parameter");
+         config.shard.min_shard_bytes = 1 << 20;
+         config.offload.weights = "host";
+       }},
+      {"weights on the host, ddp",
+       [](Config& config) {
+         choose_scheme(config, scheme_of("ddp", kRanks));
+         config.offload.weights = "host";
+       }},
   };
 }
 

@@ -73,9 +73,60 @@ TEST_CASE("what the host keeps changes no bit, in every scheme and layout, in th
     choose_scheme(config, scheme);
     const std::string& layout = layout_names()[number % layout_names().size()];
     if (layout != "zero-copy" || scheme.strategy != Strategy::ddp) choose_layout(config, layout);
-    config.precision.param = what.starts_with("weights") || number % 2 == 0 ? "bf16" : "f32";
+    config.precision.param = number % 2 == 0 ? "bf16" : "f32";
     check_alike(config, what, {.ranks = ranks, .steps = 3});
   }
+}
+
+TEST_CASE("2B-8, 3-27: f32 shards that the host keeps are gathered as those of the device, in every scheme",
+          "[residence]") {
+  const int ranks = GENERATE(1, 2, 4);
+  std::size_t number = static_cast<std::size_t>(ranks);
+  for (const std::string& name : scheme_names()) {
+    const SchemeOptions scheme = scheme_of(name, ranks);
+    if ((scheme.group_size > 0 || scheme.reshard_after_forward.group() > 0) && ranks < 4) continue;
+    Config config = tiny_config();
+    config.train.global_batch = ranks * (++number % 2 == 0 ? 4 : 1);
+    choose_scheme(config, scheme);
+    const std::string& layout = layout_names()[(number / 2) % layout_names().size()];
+    if (layout != "zero-copy" || scheme.strategy != Strategy::ddp) choose_layout(config, layout);
+    if (number % 3 == 0) config.shard.prefetch = 2, config.shard.limit = 4;
+    check_alike(config, number % 2 == 0 ? "weights and moments" : "weights, gradients and moments",
+                {.ranks = ranks, .steps = 3});
+  }
+}
+
+TEST_CASE("whole parameters that the host keeps come with their unit's, also for evaluations in f32", "[residence]") {
+  Config config = tiny_config();
+  config.train.global_batch = 4;
+  config.run.validate_every = 1;
+  config.run.validate_batches = 1;
+  choose_layout(config, "small whole");
+  SECTION("f32") {}
+  SECTION("f32, all of them") { config.shard.min_shard_bytes = 1 << 20; }
+  SECTION("bf16, validated in f32") { config.precision.param = "bf16", config.precision.validation = "f32"; }
+  SECTION("blocks that run again, set aside under a limit") {
+    config.train.recompute = {"block"};
+    config.shard.limit = 3;
+  }
+  check_alike(config, "weights", {.ranks = 2, .steps = 3});
+}
+
+TEST_CASE("of f32 weights that the host keeps the device has the units that are at work", "[residence]") {
+  Config config = tiny_config();
+  config.model.layers = 8;
+  config.train.global_batch = 1;
+  const TrainPlan usual = make_plan(config, 0, 1), plan = make_plan(with_host(config, "weights and moments"), 0, 1);
+  const std::int64_t masters = kind_bytes(usual, "master");
+  CHECK(kind_bytes(plan, "master") == 0);
+  CHECK(plan.host_by_kind == std::map<std::string, std::int64_t>{{"master", masters}, {"moments", 2 * masters}});
+  std::int64_t largest = 0, most = 0;
+  for (const TrainPlan::Unit& unit : plan.units)
+    largest = std::max(largest, unit.layout->held_elems() * size_of(DType::f32));
+  for (const auto& [label, bytes] : plan.at_peak)
+    if (label == "full_param") most = bytes;
+  CHECK(most > 0);
+  CHECK(most < masters - 4 * (masters - largest) / 8);
 }
 
 TEST_CASE("what the host keeps changes no bit of momentum, stochastic rounding, validations and evaluations in between",
@@ -154,7 +205,7 @@ TEST_CASE("the norm adds up units in their order, wherever their gradients are",
 
 TEST_CASE("what the host keeps is the same whatever runs late", "[residence]") {
   Config config = tiny_config();
-  config.precision.param = "bf16";
+  config.precision.param = GENERATE(as<std::string>{}, "bf16", "f32");
   config.train.global_batch = 8;
   const TinyResult usual = train_tiny(config, {.ranks = 2, .is_calm = true});
   const auto seed = GENERATE(std::uint64_t{3}, std::uint64_t{4}, std::uint64_t{5});
@@ -187,7 +238,7 @@ TEST_CASE("what the host keeps is not on the device, but for the units that are 
 
 TEST_CASE("I2: a checkpoint is the same wherever the state is kept, and is loaded to there", "[residence]") {
   Config config = tiny_config();
-  config.precision.param = "bf16";
+  config.precision.param = GENERATE(as<std::string>{}, "bf16", "f32");
   const TempDir on_device, on_host;
   const TinyResult usual = train_tiny(config, {.ranks = 2, .steps = 3});
   const Config kept = with_host(config, "weights and moments");
@@ -212,7 +263,7 @@ TEST_CASE("I2: a checkpoint is the same wherever the state is kept, and is loade
 TEST_CASE("state by name is read and put back where the host keeps it", "[residence]") {
   const bool whole = GENERATE(true, false);
   Config config = tiny_config();
-  config.precision.param = "bf16";
+  config.precision.param = GENERATE(as<std::string>{}, "bf16", "f32");
   const auto expected = state_of(config, 2, whole, false);
   CHECK(state_of(with_host(config, "weights and moments"), 2, whole, false) == expected);
   CHECK(state_of(with_host(config, "weights and moments"), 2, whole, true) == expected);

@@ -142,8 +142,8 @@ TEST_CASE("settings are those that a file with them could have") {
   CHECK(count({}, 1, all) == 3);
   CHECK(count({}, 2, all) == 3 * 4);
   CHECK(count({"shard.strategy=hsdp", "shard.group_size=1"}, 2, all) == 3);
-  CHECK(count({"offload.device_mib=1"}, 1, all) == 3 * 4);  // nothing, moments, gradients
-  CHECK(count({"offload.device_mib=1"}, 1, keeps_masters) == 0);
+  CHECK(count({"offload.device_mib=1"}, 1, all) == 4 * 4);  // nothing, moments, masters, gradients
+  CHECK(count({"offload.device_mib=1"}, 1, keeps_masters) == 2 * 4);
   CHECK(count({"offload.device_mib=1", "precision.param=bf16"}, 1, keeps_masters) == 2 * 4);
   CHECK(count({"offload.device_mib=1", "train.optimizer=muon"}, 1, all) == 4);
   const auto uses_disk = [](const FitSetting& one) { return one.config.offload.has_disk(); };

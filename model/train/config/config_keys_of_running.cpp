@@ -127,9 +127,9 @@ constexpr std::array kRunningKeys = {
 
     ConfigKey{"offload.weights", [](Config& c) -> ConfigSlot { return &c.offload.weights; }, any,
               "device|host|disk:FOLDER", "",
-              "Where the f32 master weights are kept between updates, with `precision.param = \"bf16\"`. `host`: in "
-              "memory of the host, page-locked where there is a GPU; `disk:FOLDER`: in a file in that folder. The bf16 "
-              "shards stay on the device. docs/offload.md."},
+              "Where the f32 weights are kept. `host`: in memory of the host, page-locked where there is a GPU, from "
+              "where f32 units come for each gather; `disk:FOLDER`: in a file in that folder, with `precision.param = "
+              "\"bf16\"`. bf16 shards stay on the device. docs/offload.md."},
     ConfigKey{"offload.gradients", [](Config& c) -> ConfigSlot { return &c.offload.gradients; }, any, "device|host", "",
               "The same of the reduced gradients, between the micro-batches that add to them and until the update."},
     ConfigKey{"offload.moments", [](Config& c) -> ConfigSlot { return &c.offload.moments; }, any,

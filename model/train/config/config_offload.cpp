@@ -10,13 +10,14 @@ void check_offload(ConfigDraft& draft) {
     return fmt::format("{} = \"{}\" does not go with {}", key, place, what);
   };
   if (are_good(draft, {"offload.weights", "precision.param", "precision.validation"}) &&
-      c.offload.weights != "device") {
+      !Config::Offload::disk_of(c.offload.weights).empty()) {
     if (c.precision.param == "f32")
-      draft.report("offload.weights", without("offload.weights", c.offload.weights, "precision.param \"f32\""),
-                   "f32 units are gathered from the master weights: keep them on the device, or use param = \"bf16\"");
+      draft.report(
+          "offload.weights", without("offload.weights", c.offload.weights, "precision.param \"f32\""),
+          "f32 units come for each gather: keep them in the host's memory (\"host\"), or use param = \"bf16\"");
     else if (c.precision.validation == "f32")
       draft.report("offload.weights", without("offload.weights", c.offload.weights, "precision.validation \"f32\""),
-                   "it gathers the master weights: keep them on the device, or validate in bf16");
+                   "it gathers the master weights: keep them in the host's memory (\"host\"), or validate in bf16");
   }
   if (are_good(draft, {"offload.moments", "train.optimizer", "train.momentum"}) && c.offload.moments != "device" &&
       c.train.optimizer == "sgd" && c.train.momentum == 0)

@@ -123,13 +123,13 @@ Changes residences(const MemoryDemand& demand, const std::string& to) {
   const bool goes_away = to != "device";
   if (to == "host" ? demand.gpus == 0 && offload.device_mib == 0 : !goes_away && !offload.uses_host()) return {};
   const bool has_moments = config.train.optimizer != "sgd" || config.train.momentum > 0;
-  const bool has_masters = config.precision.param == "bf16" && config.precision.validation != "f32";
+  const bool is_bf16 = config.precision.param == "bf16" && config.precision.validation != "f32";
   const bool needs_device =
       config.train.optimizer == "muon" || config.train.optimizer == "adamw8bit" || config.train.average > 0;
   if (goes_away && (config.cuda.graph || needs_device)) return {};
   using Key = std::pair<const char*, std::string Config::Offload::*>;
   std::vector<Key> keys;
-  if (!goes_away || has_masters) keys.emplace_back("offload.weights", &Config::Offload::weights);
+  if (!goes_away || to == "host" || is_bf16) keys.emplace_back("offload.weights", &Config::Offload::weights);
   if (!goes_away || has_moments) keys.emplace_back("offload.moments", &Config::Offload::moments);
   if (to == "host" || !goes_away) keys.emplace_back("offload.gradients", &Config::Offload::gradients);
   if (!goes_away || (to == "host" && may_recompute_blocks(config.train.recompute)))

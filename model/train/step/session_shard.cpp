@@ -47,15 +47,15 @@ Residence residence_of(const Config& config) {
           .moments_disk = Config::Offload::disk_of(offload.moments)};
 }
 
-/// Adapters are f32 beside a model of any precision, and so gathered from their masters, which stay on the device; what
-/// travels between ranks is compressed as the rest is.
+/// Adapters are f32 beside a model of any precision; what travels between ranks is compressed as the rest is.
 UnitPolicy adapter_policy(const Config& config) {
   MixedPrecisionPolicy precision = precision_of(config);
   precision.param = precision.reduce = DType::f32;
   precision.output.reset();
   precision.rounds_stochastically = precision.is_full_in_evaluation = false;
   UnitPolicy policy{.precision = precision};
-  if (config.offload.weights != "device") policy.residence.emplace(residence_of(config)).has_masters_on_host = false;
+  if (!Config::Offload::disk_of(config.offload.weights).empty())
+    policy.residence.emplace(residence_of(config)).has_masters_on_host = false;
   return policy;
 }
 
