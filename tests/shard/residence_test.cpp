@@ -314,6 +314,95 @@ TEST_CASE("gradients that the host keeps are summed, clipped, shown and used as 
   }
 }
 
+TEST_CASE("0-19: gradients that accumulate on the host are those of the device, in every scheme that has such",
+          "[residence]") {
+  const int ranks = GENERATE(1, 2, 4);
+  const std::vector<std::string> kept = {"gradients and accumulator", "weights, gradients, accumulator and moments",
+                                         "gradients, accumulator and moments"};
+  std::size_t number = static_cast<std::size_t>(ranks);
+  for (const std::string name :
+       {"zero1", "zero3 once", "shard_grad_op", "nested", "nested once", "nested small", "hsdp", "ddp"}) {
+    const SchemeOptions scheme = scheme_of(name, ranks);
+    if (scheme.group_size > 0 && ranks < 4) continue;
+    Config config = tiny_config();
+    config.train.global_batch = ranks * 4;
+    choose_scheme(config, scheme);
+    const std::string& layout = layout_names()[++number % layout_names().size()];
+    if (layout != "zero-copy" || scheme.strategy != Strategy::ddp) choose_layout(config, layout);
+    config.train.deterministic = name == "ddp" || number % 2 == 0;
+    if (number % 3 == 0) config.precision.param = config.precision.reduce = "bf16";
+    // Of one rank the first micro-batch's gradient may be the master's.
+    check_alike(config,
+                ranks == 1        ? kept[number % kept.size()]
+                : number % 2 == 0 ? "accumulator"
+                                  : kept[number % 3],
+                {.ranks = ranks, .steps = 3});
+  }
+}
+
+TEST_CASE("0-19: between micro-batches the device has the gradients of the ends alone", "[residence]") {
+  Config config = tiny_config();
+  config.model.layers = 8;
+  config.train.global_batch = 2 * 4;
+  config.train.deterministic = false;
+  choose_scheme(config, scheme_of("zero3 once", 2));
+  const TrainPlan usual = make_plan(config, 0, 2), plan = make_plan(with_host(config, "accumulator"), 0, 2);
+  std::int64_t blocks = 0;
+  for (std::size_t i = 1; i + 1 < plan.units.size(); ++i)
+    blocks += plan.units[i].layout->full_elems() * size_of(DType::f32);
+  CHECK(plan.host_by_kind == std::map<std::string, std::int64_t>{{"full_grad", blocks}});
+  CHECK(plan.host_bytes == blocks);
+  CHECK(usual.step_peak_bytes - plan.step_peak_bytes > blocks / 2);
+  Config partly = with_host(config, "accumulator");
+  partly.offload.resident_units = {.value = 3};
+  CHECK(make_plan(partly, 0, 2).host_bytes < blocks);
+}
+
+TEST_CASE("what accumulates on the host is the same whatever runs late", "[residence]") {
+  Config config = tiny_config();
+  config.train.global_batch = 8;
+  config.train.deterministic = false;
+  choose_scheme(config, scheme_of(GENERATE(as<std::string>{}, "zero3 once", "nested"), 4));
+  const TinyResult usual = train_tiny(config, {.ranks = 4, .is_calm = true});
+  const TinyResult run = train_tiny(with_host(config, "accumulator"),
+                                    {.ranks = 4, .perturb_seed = GENERATE(std::uint64_t{5}, std::uint64_t{6})});
+  CHECK(run.losses == usual.losses);
+  CHECK(run.weights == usual.weights);
+}
+
+TEST_CASE("0-19: abandoned micro-batches and steps leave nothing of what was parked", "[residence]") {
+  const int ranks = GENERATE(1, 2, 4);
+  const auto run = [&](bool on_host, const std::string& name, int abandons) {
+    ShardOptions options{.scheme = scheme_of(name, ranks)};
+    options.residence.has_accumulators_on_host = on_host;
+    options.residence.has_gradients_on_host = ranks == 1;
+    return on_ranks(ranks, [&](World& world) {
+      ChainRun chain(world, options);
+      for (int step = 0; step < 3; ++step) {
+        chain.micro_batch(step, false);
+        if (step == 1 && abandons > 0) {  // before its backward, then after
+          chain.runtime.begin_micro_batch(Mode::train, false);
+          const Tensor loss = chain.model.loss(chain_input(chain.context, 9), chain_targets(chain.context));
+          if (abandons == 1) chain.runtime.abandon();
+          if (abandons == 2) backward(loss, 1.0f);
+          if (abandons > 1) chain.runtime.abandon_step();
+          if (abandons > 1) chain.micro_batch(step, false);
+        }
+        chain.micro_batch(step + 3, false);
+        chain.micro_batch(step + 6);
+        chain.optimizer->step(0.1f);
+      }
+      return chain.weights();
+    });
+  };
+  for (const std::string name : {"zero3 once", "zero1", "nested"}) {
+    if (name == "nested" && ranks < 4) continue;
+    CAPTURE(ranks, name);
+    const auto usual = run(false, name, 0);
+    for (const int abandons : {0, 1, 2, 3}) CHECK(run(true, name, abandons) == usual);
+  }
+}
+
 TEST_CASE("gradients of an abandoned step leave nothing behind on the device", "[residence]") {
   const int ranks = GENERATE(1, 2);
   const auto run = [&](bool abandons) {
