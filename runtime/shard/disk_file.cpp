@@ -158,6 +158,7 @@ void DiskFile::write_bytes(std::int64_t offset, const void* from, std::int64_t b
 }
 
 void DiskFile::fail(const char* what, std::int64_t offset, const std::string& why) const {
+  has_failed_ = true;
   throw Error(ExitCode::io, fmt::format("{} the state that the disk keeps failed at byte {}: {}", what, offset, why),
               folder_, "go on from the last checkpoint, with another folder in offload.*");
 }

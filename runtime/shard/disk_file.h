@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -30,6 +31,8 @@ class DiskFile {
     return pool_.acquire(bytes, stream, std::move(label));
   }
   bool contains(const Buffer& buffer) const;
+  /// Whether a read or a write has thrown. Any thread.
+  bool has_failed() const { return has_failed_; }
   /// So long the file is.
   std::int64_t bytes() const { return space_.end; }
 
@@ -69,6 +72,7 @@ class DiskFile {
   std::string folder_;
   std::uintptr_t base_;  // of the addresses
   int descriptor_ = -1;
+  mutable std::atomic<bool> has_failed_ = false;
   std::map<std::int64_t, Extent> extents_;  // by their begin
   MemoryCounter counter_;
   Space space_{*this};

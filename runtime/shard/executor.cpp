@@ -488,7 +488,9 @@ void Executor::read_full(int unit_index, const UseParameter& use) {
       use(*unit.parameters[i], read.data());
       continue;
     }
-    use(*unit.parameters[i], HostView(context_, context_.device().stream(StreamRole::unshard), values).as<float>());
+    const HostView here(context_, context_.device().stream(StreamRole::unshard), values);
+    link_.check();
+    use(*unit.parameters[i], here.as<float>());
   }
 }
 

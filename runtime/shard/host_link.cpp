@@ -84,8 +84,14 @@ void HostLink::write_part(const std::string& unit, Window::Part& part) {
   part.staging.release(disk());
 }
 
+void HostLink::check() {
+  for (const auto& [folder, file] : disks_)
+    if (file && file->has_failed()) disk().synchronize();
+}
+
 HostLink::Window HostLink::load(const std::string& unit, const std::vector<Buffer>& host, Pool* pool,
                                 const char* label) {
+  check();
   Window window = make(unit, host, offload(), pool != nullptr ? *pool : context_.pool(), label);
   for (Window::Part& part : window.parts) {
     if (part.disk != nullptr) read_part(unit, part);

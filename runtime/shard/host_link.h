@@ -59,6 +59,9 @@ class HostLink {
   /// `stream` may read what the host keeps in its memory: all that was stored so far has come there.
   void settle(Stream& stream) const { stream.wait(last_store_); }
 
+  /// Throws what a disk has failed with in work that is done: a GPU goes on with what it has then. `load` does so, too.
+  void check();
+
   /// Of a shard, or a part of one: whether a disk keeps it.
   bool is_on_disk(const Buffer& host) const { return disk_of(host) != nullptr; }
   /// Such a one to memory of the host and back, now: while the device is idle.

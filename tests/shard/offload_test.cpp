@@ -6,10 +6,13 @@
 #include <vector>
 
 #include "runtime/device/cuda_device.h"
+#include "runtime/shard/host_link.h"
 #include "runtime/tensor/context.h"
 #include "runtime/tensor/host_view.h"
 #include "tests/gpu/emulation/emulated_cublas.h"
 #include "tests/gpu/emulation/kernels.h"
+#include "tests/model/temp_dir.h"
+#include "tests/shard/spoiled_file.h"
 
 using namespace zs;
 using namespace zs::test;
@@ -127,4 +130,36 @@ TEST_CASE(
   one.driver.stand_still(false);
   CHECK(read(context, part) == std::vector<std::int32_t>(static_cast<std::size_t>(elems), 0));
   CHECK(one.driver.calls("cuMemHostAlloc") == 1);
+}
+
+TEST_CASE("a disk that fails beside a GPU is noticed by whoever uses what the GPU has made of it") {
+  const DeviceKind kind = GENERATE(DeviceKind::cpu, DeviceKind::cuda);
+  OneDevice one(kind, 1);
+  const TempDir dir;
+  Context context(*one.device);
+  HostLink link(context, 0);
+  const Memory home = link.acquire(2 * kBytes, "moments", dir / "state");
+  const std::vector<Buffer> kept = {home.buffer(DType::i32, kElems)};
+  HostLink::Window window = link.open("a unit", kept);
+  context.launch({"write", {}, {window[0]}}, upload_of(context.kernels(), window[0], values_of(1)));
+  link.store(std::move(window));
+  one.device->synchronize();
+  window = link.load("a unit", kept);
+  context.stream().wait(window.arrived);
+  CHECK(read(context, window[0]) == values_of(1));
+  HostLink::drop(std::move(window), context.stream());
+  link.check();
+  spoil_file_of(dir / "state", "shortened");
+  window = link.load("a unit", kept);
+  context.stream().wait(window.arrived);
+  const auto use = [&] {
+    context.stream().synchronize();
+    link.check();
+  };
+  CHECK_THROWS_WITH(use(), Catch::Contains("the file has become shorter"));
+  HostLink::drop(std::move(window), context.stream());
+  try {
+    one.device->synchronize();
+  } catch (const Error&) {  // of the other streams, on the CPU
+  }
 }
