@@ -1,6 +1,9 @@
 // In what units compute, and what is cast where.
 #include <catch2/catch.hpp>
 
+#include "model/fully_shard.h"
+#include "model/nn/module_list.h"
+#include "model/nn/transformer_block.h"
 #include "model/train/plan/plan.h"
 #include "model/train/step/session.h"
 #include "tests/message_of.h"
@@ -138,6 +141,30 @@ TEST_CASE("a unit that does not cast what comes in is given what it computes in,
   };
   CHECK(message(true).empty());
   CHECK_THAT(message(false), Contains("bf16") && Contains("f32"));
+}
+
+TEST_CASE("a block of units that hand on f32 takes what comes in bf16") {
+  struct Net : Layer<Net> {
+    Linear& in = make_child<Linear>("in", 4, 8);
+    ModuleList<TransformerBlock>& blocks = make_child<ModuleList<TransformerBlock>>("blocks");
+    Net() { blocks.add(BlockOptions{.attention = {.width = 8, .heads = 2}, .mlp = {.width = 8, .hidden = 16}}); }
+    Tensor forward(const Tensor& x) {
+      Tensor y = in(x);
+      for (TransformerBlock* block : blocks) y = (*block)(y);
+      return y;
+    }
+  };
+  const auto world = make_single_world({.timeout_s = 60});
+  const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+  Context context(*device);
+  Net net;
+  for (TransformerBlock* block : net.blocks) block->set_recompute(GENERATE(Recompute::none, Recompute::block));
+  ShardedModel model = fully_shard(net, context, *world, {.shard = {.precision = {.param = kBf16, .output = kF32}}});
+  auto micro_batch = model.micro_batch();
+  const Tensor y = net(Tensor::zeros(context, {2, 3, 4}, kF32));
+  CHECK(y.dtype() == kF32);
+  mean(y).backward();
+  micro_batch.end();
 }
 
 TEST_CASE("a precision that there is not is a configuration error that names the unit") {
