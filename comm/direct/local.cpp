@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "comm/direct/direct.h"
+#include "comm/group_place.h"
 #include "comm/health/watchdog.h"
 #include "comm/world.h"
 
@@ -146,9 +147,8 @@ class LocalWorld final : public World {
   std::string transport() const override { return "local"; }
   std::unique_ptr<Communicator> communicator() override { return root_.split(0, rank()); }
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override {
-    const auto self = std::find(ranks.begin(), ranks.end(), rank());
-    ZS_CHECK(self != ranks.end(), "rank {} is not in the group it names", rank());
-    return root_.split(ranks[0], static_cast<int>(self - ranks.begin()));
+    const int place = place_in_group(ranks, rank(), size());
+    return root_.split(ranks[0], place);
   }
   Agreement agree(int code, const std::string& message) override {
     const StatusScope status(&watchdog_, "agreement of all ranks", StatusScope::Host::waits_for_ranks);

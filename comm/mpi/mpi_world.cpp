@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/group_place.h"
 #include "comm/hier/host_map.h"
 #include "comm/mpi/mpi_communicator.h"
 #include "runtime/base/parse_integer.h"
@@ -112,9 +113,8 @@ std::vector<int> MpiWorld::find_hosts(MPI_Comm host) {
 }
 
 std::unique_ptr<Communicator> MpiWorld::group(std::span<const int> ranks) {
-  const auto self = std::find(ranks.begin(), ranks.end(), rank());
-  ZS_CHECK(self != ranks.end(), "rank {} is not in the group it names", rank());
-  return split(ranks[0], static_cast<int>(self - ranks.begin()));
+  const int place = place_in_group(ranks, rank(), size());
+  return split(ranks[0], place);
 }
 
 std::unique_ptr<Communicator> MpiWorld::split(int color, int key) {

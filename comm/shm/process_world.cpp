@@ -7,6 +7,7 @@
 #include <numeric>
 #include <sstream>
 
+#include "comm/group_place.h"
 #include "comm/hier/hier.h"
 #include "comm/mpi/mpi_world.h"
 #include "runtime/base/parse_integer.h"
@@ -51,9 +52,7 @@ class HostsWorld final : public World {
     return made;
   }
   std::unique_ptr<Communicator> group(std::span<const int> ranks) override {
-    const auto self = std::find(ranks.begin(), ranks.end(), rank());
-    ZS_CHECK(self != ranks.end(), "rank {} is not in the group it names", rank());
-    const auto place = static_cast<int>(self - ranks.begin());
+    const int place = place_in_group(ranks, rank(), size());
     const StatusScope status(mpi_->watchdog(), "split", StatusScope::Host::waits_for_ranks);
     auto made = make(ranks, place);
     made->record_by(&mpi_->watchdog()->recorder(), options_.race_check_delay_ms, group_name_.child(ranks[0]));

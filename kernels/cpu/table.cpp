@@ -1,6 +1,7 @@
 #include "kernels/cpu/host.h"
 #include "kernels/families.h"
 #include "runtime/base/cpu_isa.h"
+#include "runtime/base/usage_error.h"
 
 namespace zs {
 namespace cpu {
@@ -44,7 +45,9 @@ float* floats_of(const Buffer& buffer) {
 
 void check_indices(const char* what, const std::int32_t* indices, std::int64_t count, std::int64_t limit) {
   for (std::int64_t i = 0; i < count; ++i)
-    ZS_CHECK(indices[i] >= 0 && indices[i] < limit, "{} {} is {}, expected [0, {})", what, i, indices[i], limit);
+    if (indices[i] < 0 || indices[i] >= limit)
+      throw UsageError(fmt::format("{} {} is {}, expected [0, {})", what, i, indices[i], limit),
+                       "give numbers of rows or classes that there are; an ignored target has to be named");
 }
 
 void store_gradient(ExecContext& ctx, const Buffer& gradient, float* sums, float beta) {

@@ -13,16 +13,22 @@ namespace zs {
 namespace {
 
 AttentionOptions resolved(AttentionOptions options) {
-  ZS_CHECK(options.width > 0 && options.heads > 0, "attention of {} heads over a width of {}", options.heads,
-           options.width);
+  const auto require = [](bool is_so, const std::string& otherwise, const char* remedy) {
+    if (!is_so) throw UsageError("Attention: " + otherwise, remedy);
+  };
+  require(options.width > 0 && options.heads > 0 && options.head_dim >= 0 && options.window >= 0,
+          fmt::format("{} heads of {} over a width of {}, in a window of {}", options.heads, options.head_dim,
+                      options.width, options.window),
+          "give a width and heads; a head_dim or window of 0 is the default");
   if (options.kv_heads == 0) options.kv_heads = options.heads;
-  ZS_CHECK(options.head_dim > 0 || options.width % options.heads == 0, "width {} is not a multiple of {} heads",
-           options.width, options.heads);
+  require(options.head_dim > 0 || options.width % options.heads == 0,
+          fmt::format("width {} is not a multiple of {} heads", options.width, options.heads),
+          "change one of them, or give head_dim");
   if (options.head_dim == 0) options.head_dim = options.width / options.heads;
-  ZS_CHECK(options.kv_heads > 0 && options.heads % options.kv_heads == 0, "{} heads share {} of keys", options.heads,
-           options.kv_heads);
-  ZS_CHECK(!options.rotary || options.head_dim % 2 == 0, "heads of {} elements have no halves to turn",
-           options.head_dim);
+  require(options.kv_heads > 0 && options.heads % options.kv_heads == 0,
+          fmt::format("{} heads share {} of keys", options.heads, options.kv_heads), "give kv_heads that divide heads");
+  require(!options.rotary || options.head_dim % 2 == 0,
+          fmt::format("heads of {} elements have no halves to turn", options.head_dim), "give an even head_dim");
   return options;
 }
 

@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/usage_error.h"
+
 namespace zs {
 
 Shape::Shape(std::span<const std::int64_t> dims) : rank_(static_cast<int>(dims.size())) {
-  ZS_CHECK(rank_ <= kMaxDims, "a shape has at most {} dims, got {}", kMaxDims, rank_);
+  if (rank_ > kMaxDims)
+    throw UsageError(fmt::format("a shape of {} dims", rank_), fmt::format("use at most {}", kMaxDims));
   for (int i = 0; i < rank_; ++i) {
-    ZS_CHECK(dims[i] >= 0, "dim {} is {}, expected 0 or more", i, dims[i]);
+    if (dims[i] < 0) throw UsageError(fmt::format("a shape whose dim {} is {}", i, dims[i]), "give it 0 or more");
     dims_[i] = dims[i];
   }
 }

@@ -14,6 +14,9 @@ struct AdamWConfig {
   bool in_backward = false;
 };
 
+/// The config. UsageError, in the name of an optimizer, where a beta or eps is none.
+const AdamWConfig& checked_adamw(const char* optimizer, const AdamWConfig& config);
+
 /// What AdamW divides its moments by, of parameters that were updated so many times before the step.
 void set_adamw_corrections(StepScalars& scalars, std::int64_t updates, float beta1, float beta2);
 

@@ -45,7 +45,7 @@ AdamW8bit::AdamW8bit(Executor& executor, const AdamWConfig& config)
                               {"AdamW8bit's eps", fmt::to_string(config.eps)}},
                  .forms = {kCodeForm, kCodeForm, kScaleForm, kScaleForm},
                  .is_apart = [](const FlatView&) { return true; }},
-                shared_options(config)),
+                shared_options(checked_adamw("AdamW8bit", config))),
       config_(config) {
   plan_exchanges();
 }

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "runtime/base/usage_error.h"
 #include "runtime/shard/checkpoint_updates.h"
 #include "runtime/shard/held_state.h"
 #include "runtime/tensor/host_view.h"
@@ -137,6 +138,7 @@ class CheckpointSaver {
         folder_(step_folder(root, info.step)),
         writing_(folder_ + kWritingSuffix),
         tensors_(held_tensors(state.executor, &state.optimizer)) {
+    if (info.step < 0) throw UsageError(fmt::format("save() of step {}", info.step), "count steps from 0");
     manifest_.step = info.step;
     manifest_.attributes = attributes_of(state, info);
     for (const HeldTensor& held : tensors_) manifest_.tensors.push_back(held.tensor);

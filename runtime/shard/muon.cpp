@@ -37,6 +37,7 @@ const MuonConfig& checked(const Executor& executor, const MuonConfig& config) {
     if (!(value >= 0 && value < 1))
       throw UsageError(fmt::format("Muon: a {} of {}", name, value), "pass 0 or more, and less than 1");
   }
+  checked_adamw("Muon", {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps});
   if (config.nesterov && config.momentum == 0)
     throw UsageError("Muon: nesterov without a momentum", "pass a momentum above 0, or nesterov = false");
   for (const std::string& pattern : config.matrices) {

@@ -21,6 +21,7 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
   std::transform(kind_.begin(), kind_.end(), kind_.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   for (const std::string& state : definition.state) state_names_.push_back(kind_ + "." + state);
+  check_numbers();
   for (const ParameterGroup& group : options.groups) patterns_.emplace_back(group.pattern);
   if (!(options.average >= 0 && options.average < 1))
     throw UsageError(fmt::format("{}: an average with the decay {}", name_, options.average),
@@ -72,6 +73,19 @@ const ParameterGroup* Optimizer::group_of(const std::string& name) const {
   const auto pattern =
       std::find_if(patterns_.begin(), patterns_.end(), [&](const NamePattern& one) { return one.matches(name); });
   return pattern == patterns_.end() ? nullptr : &options_.groups[static_cast<std::size_t>(pattern - patterns_.begin())];
+}
+
+void Optimizer::check_numbers() const {
+  const auto check = [&](const std::string& what, float value) {
+    if (!(value >= 0) || !std::isfinite(value))
+      throw UsageError(fmt::format("{}: {} of {}", name_, what, value), "pass a finite number, 0 or above");
+  };
+  check("a weight decay", options_.weight_decay);
+  check("clipping to a norm", options_.clip);
+  for (const ParameterGroup& group : options_.groups) {
+    check(fmt::format("the group \"{}\" with a scale of learning rates", group.pattern), group.lr_scale);
+    check(fmt::format("the group \"{}\" with a weight decay", group.pattern), group.weight_decay.value_or(0));
+  }
 }
 
 void Optimizer::check_groups() const {

@@ -230,6 +230,7 @@ class Optimizer {
   const Unit& of_unit(std::size_t unit) const { return units_.at(unit); }
   std::int64_t held_elems(std::size_t unit) const { return executor_.units().at(unit).layout->held_elems(); }
   const ParameterGroup* group_of(const std::string& name) const;
+  void check_numbers() const;
   void check_groups() const;
   Unit make_unit(const FlatParameter& unit);
   /// How many elements a state has of a range.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/usage_error.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/host_view.h"
 
@@ -12,6 +13,15 @@ struct Tensor::Storage {
   Context& context;
   Memory memory;
 };
+
+namespace {
+
+void check_count(std::size_t values, const Shape& shape) {
+  if (!std::cmp_equal(values, shape.numel()))
+    throw UsageError(fmt::format("{} values for a tensor {}", values, shape.str()), "give one for each element");
+}
+
+}  // namespace
 
 Tensor Tensor::empty(Context& context, Shape shape, DType dtype, const char* label) {
   Tensor tensor;
@@ -32,9 +42,10 @@ Tensor Tensor::zeros(Context& context, Shape shape, DType dtype, const char* lab
 }
 
 Tensor Tensor::from_host(Context& context, Shape shape, std::vector<float> values, DType dtype) {
-  ZS_CHECK(std::cmp_equal(values.size(), shape.numel()), "{} values for shape {}", values.size(), shape.str());
+  check_count(values.size(), shape);
+  if (dtype != DType::f32 && dtype != DType::bf16)
+    throw UsageError(fmt::format("a tensor of {} from f32 values", name_of(dtype)), "make it f32 or bf16");
   Tensor tensor = empty(context, shape, dtype);
-  ZS_CHECK(dtype == DType::f32 || dtype == DType::bf16, "a tensor of {} from f32 values", name_of(dtype));
   const Buffer out = tensor.buffer();
   if (dtype == DType::f32) {
     context.launch({"from_host", {}, {out}}, upload_of(context.kernels(), out, std::move(values)));
@@ -46,7 +57,7 @@ Tensor Tensor::from_host(Context& context, Shape shape, std::vector<float> value
 }
 
 Tensor Tensor::from_host(Context& context, Shape shape, std::vector<std::int32_t> values) {
-  ZS_CHECK(std::cmp_equal(values.size(), shape.numel()), "{} values for shape {}", values.size(), shape.str());
+  check_count(values.size(), shape);
   Tensor tensor = empty(context, shape, DType::i32, "batch");
   const Buffer out = tensor.buffer();
   context.launch({"from_host", {}, {out}}, upload_of(context.kernels(), out, std::move(values)));
@@ -54,18 +65,20 @@ Tensor Tensor::from_host(Context& context, Shape shape, std::vector<std::int32_t
 }
 
 Context& Tensor::context() const {
-  ZS_CHECK(storage_ != nullptr, "an empty tensor has no context");
+  if (storage_ == nullptr) throw UsageError("an empty tensor has no context", "give it a value first");
   return storage_->context;
 }
 
 Buffer Tensor::buffer() const {
-  ZS_CHECK(storage_ != nullptr, "an empty tensor has no buffer");
+  if (storage_ == nullptr) throw UsageError("an empty tensor has no elements", "give it a value first");
   const std::int64_t storage_elems = storage_->memory.bytes() / size_of(dtype_);
   return storage_->memory.buffer(dtype_, storage_elems).slice(offset_, numel());
 }
 
 Tensor Tensor::reshape(Shape shape) const {
-  ZS_CHECK(shape.numel() == numel(), "reshape of {} to {}", shape_.str(), shape.str());
+  if (shape.numel() != numel())
+    throw UsageError(fmt::format("reshape of {} to {}", shape_.str(), shape.str()),
+                     fmt::format("give a shape of {} elements", numel()));
   Tensor view = detach();
   view.shape_ = shape;
   record_op(view, "reshape", {*this}, {},

@@ -2,14 +2,18 @@
 #include <catch2/catch.hpp>
 
 #include <functional>
+#include <limits>
 
 #include "model/fully_shard.h"
+#include "model/nn/attention.h"
 #include "model/nn/batch_norm.h"
 #include "model/nn/conv.h"
 #include "model/nn/dropout.h"
 #include "model/nn/linear.h"
 #include "runtime/base/usage_error.h"
+#include "runtime/shard/adamw8bit.h"
 #include "runtime/shard/checkpoint.h"
+#include "runtime/shard/sgd.h"
 #include "runtime/shard/unshard_scope.h"
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
@@ -222,7 +226,61 @@ std::vector<WrongUse> of_steps() {
          auto evaluation = r.model->evaluation();
          load(r.state(), "nowhere");
        }},
+      {"save a step below 0",
+       {"save() of step -1"},
+       [](Rank& r) {
+         const TempDir folder;
+         save(r.state(), folder.path(), {.step = -1});
+       }},
       {"samples counted from below 0", {"-1"}, [](Rank& r) { auto m = r.model->micro_batch({.first_sample = -1}); }},
+  };
+}
+
+std::vector<WrongUse> of_numbers() {
+  const auto adamw = [](AdamWConfig config) { return [config](Rank& r) { AdamW(r.model->executor(), config); }; };
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  return {
+      {"a beta of AdamW", {"AdamW: a beta of 1.5"}, adamw({.beta1 = 1.5f})},
+      {"an eps of AdamW", {"AdamW: an eps of -1"}, adamw({.eps = -1})},
+      {"a weight decay", {"AdamW: a weight decay of nan"}, adamw({.weight_decay = kNan})},
+      {"a norm to clip to", {"AdamW: clipping to a norm of -1"}, adamw({.clip = -1})},
+      {"a group's learning rate", {"AdamW: the group \"*.bias\"", "-2"}, adamw({.groups = {{"*.bias", -2}}})},
+      {"a beta of 8 bits", {"AdamW8bit: a beta of 1"}, [](Rank& r) { AdamW8bit(r.model->executor(), {.beta2 = 1}); }},
+      {"a decay of SGD",
+       {"Sgd: a weight decay of -1"},
+       [](Rank& r) { Sgd(r.model->executor(), {.weight_decay = -1}); }},
+      {"heads that do not divide the width",
+       {"width 4 is not a multiple of 3 heads", "head_dim"},
+       [](Rank&) { Attention("a", {.width = 4, .heads = 3}); }},
+      {"no heads", {"0 heads"}, [](Rank&) { Attention("a", {.width = 4, .heads = 0}); }},
+      {"a window below 0", {"a window of -1"}, [](Rank&) { Attention("a", {.width = 4, .heads = 2, .window = -1}); }},
+      {"a layer of negative size", {"dim 1 is -1"}, [](Rank&) { Linear("l", -1, 4); }},
+      {"too few values",
+       {"3 values for a tensor (2, 2)"},
+       [](Rank& r) {
+         Tensor::from_host(r.context, {2, 2}, std::vector<float>(3));
+       }},
+      {"a view of another size",
+       {"reshape of (2, 4) to (3, 3)", "8 elements"},
+       [](Rank& r) {
+         r.x().reshape({3, 3});
+       }},
+      {"values of nothing", {"empty tensor"}, [](Rank&) { (void)Tensor().to_host(); }},
+      {"a target that is none",
+       {"target 0 is 3, expected [0, 3)", "ignored"},
+       [](Rank& r) {
+         auto micro_batch = r.model->micro_batch();
+         cross_entropy(r.net(r.x(1)), Tensor::from_host(r.context, {1}, std::vector<std::int32_t>{3}));
+         r.device->synchronize();
+       }},
+      {"a group of ranks that there are not",
+       {"rank 7"},
+       [](Rank& r) {
+         (void)r.world.group(std::vector<int>{r.world.rank(), 7});
+       }},
+      {"a group of others",
+       {"a group"},
+       [](Rank& r) { (void)r.world.group(std::vector<int>{(r.world.rank() + 1) % 3}); }},
   };
 }
 
@@ -284,7 +342,7 @@ std::string complaint(World& world, const WrongUse& use) {
 
 TEST_CASE("a wrong use is a UsageError that names it, on every rank, at one rank and at three") {
   std::vector<WrongUse> uses = of_sharding();
-  for (auto* more : {&of_micro_batches, &of_steps, &of_ops})
+  for (auto* more : {&of_micro_batches, &of_steps, &of_numbers, &of_ops})
     for (WrongUse& use : (*more)()) uses.push_back(std::move(use));
   CHECK(uses.size() >= 30);
   for (const int ranks : {1, 3}) {
