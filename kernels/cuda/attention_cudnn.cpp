@@ -251,13 +251,13 @@ void attention_backward(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, 
 std::string open_cudnn(const std::string& folders) {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  const char* const todo =
-      "install it (pip: nvidia-cudnn-cu13, or -cu12), name its folder in cuda.libraries, or use cuda.attention = "
-      "\"own\"";
+  const std::string rest = ", name its folder in cuda.libraries, or use cuda.attention = \"own\"";
+  const std::string todo = "install it (pip: nvidia-cudnn-cu13, or -cu12)" + rest,
+                    runtime_todo = "install it (pip: nvidia-cuda-runtime)" + rest;
   // The headers open the runtime by this name.
   static const std::string runtime_name = fmt::format("libcudart.so.{}", CUDART_VERSION / 1000);
-  const SharedLibrary runtime({runtime_name.c_str()}, "CUDA runtime", todo, folders, cuda_folders());
-  const SharedLibrary library({"libcudnn.so.9"}, "cuDNN", todo, folders, cuda_folders());
+  const SharedLibrary runtime({runtime_name.c_str()}, "CUDA runtime", runtime_todo.c_str(), folders, cuda_folders());
+  const SharedLibrary library({"libcudnn.so.9"}, "cuDNN", todo.c_str(), folders, cuda_folders());
   std::size_t (*version_of)() = nullptr;
   library.find(version_of, "cudnnGetVersion");
   const std::size_t version = version_of();
