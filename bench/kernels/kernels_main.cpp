@@ -45,6 +45,8 @@ std::string measure(const CommandLine& line) {
   if (is_gpu && !line.kernels.threads.empty())
     throw zs::Error(zs::ExitCode::usage, "a GPU has no team of threads to choose", "--threads",
                     "leave it out with --device cuda");
+  if (!is_gpu && line.kernels.cudnn)
+    throw zs::Error(zs::ExitCode::usage, "cuDNN is for GPUs", "--cudnn", "leave it out, or add --device cuda");
   const zs::bench::KernelReport report =
       is_gpu ? zs::bench::GpuKernelBench(line.kernels).run() : zs::bench::KernelBench(line.kernels).run();
   return line.json ? to_json(report) : to_text(report);

@@ -86,7 +86,7 @@ def main():
     report.case("the table", [f"'{word}' is missing" for word in words if word not in result.out] + (["exit 0 expected"] if result.code else []), result)
 
     for flags, named in [(["--filter", "nonsense"], "nonsense"), (["--dtype", "f16"], "--dtype"), (["--threads", "0"], "--threads"),
-                         (["--min-time", "-1"], "--min-time"), (["--nonsense"], "--nonsense")]:
+                         (["--min-time", "-1"], "--min-time"), (["--nonsense"], "--nonsense"), (["--cudnn"], "--cudnn")]:
         result = run([program, *flags])
         report.case(f"refused: {' '.join(flags)}", usage_problems(result, named), result)
     result = run([program, "--device", "cuda", "--list"])
