@@ -321,9 +321,10 @@ std::vector<double> OverlapBench::compute_prices(const Steps& steps, const Steps
   return prices;
 }
 
-OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, const CommunicationPrices& prices) const {
+std::map<const TraceEntry*, double> OverlapBench::moving_prices(const Steps& steps,
+                                                                const CommunicationPrices& prices) const {
   NumberedOps ops;
-  std::map<const TraceEntry*, double> moving;  // by op of the plan's trace: how long it takes alone
+  std::map<const TraceEntry*, double> moving;
   for (const TraceEntry& entry : plan_.trace) {
     if (entry.kind != TraceEntry::Kind::op || !moves(entry.stream)) continue;
     const auto& known = communicates(entry.stream) ? prices : steps.offload_ms;
@@ -331,6 +332,11 @@ OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, con
     ZS_CHECK(price != known.end(), "{} on the {} stream was not measured", entry.op.name, name_of(entry.stream));
     moving[&entry] = price->second;
   }
+  return moving;
+}
+
+OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, const CommunicationPrices& prices) const {
+  const std::map<const TraceEntry*, double> moving = moving_prices(steps, prices);
   const std::vector<double> compute_ms = compute_prices(steps, compute);
   const auto price_of = [&](const TraceEntry& op, std::size_t index) {
     return moves(op.stream) ? moving.at(&op) : compute_ms[index];

@@ -69,6 +69,8 @@ class OverlapBench {
   /// What each op of the step's compute stream takes where nothing is moved. One that only a step with offload has
   /// takes what it took there.
   std::vector<double> compute_prices(const Steps& steps, const Steps& compute) const;
+  /// Of each op of the plan that moves something: how long it takes alone.
+  std::map<const TraceEntry*, double> moving_prices(const Steps& steps, const CommunicationPrices& prices) const;
   OverlapReport report(const Steps& steps, const Steps& compute, const CommunicationPrices& prices) const;
 
   bool is_on_gpus() const { return plan_.device == DeviceKind::cuda; }
