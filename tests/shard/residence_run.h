@@ -9,6 +9,9 @@
 
 namespace zs::test {
 
+/// Bytes by which an update that was left knows whether the device came to it.
+inline constexpr std::int64_t kMarks = 64;
+
 /// What the host keeps, by name.
 inline Config with_host(Config config, const std::string& what) {
   config.offload.weights = what.find("weights") != what.npos ? "host" : "device";

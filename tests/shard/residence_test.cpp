@@ -18,9 +18,6 @@
 namespace zs::test {
 namespace {
 
-/// By which an update that was left knows whether the device came to it.
-constexpr std::int64_t kMarks = 64;
-
 std::int64_t kind_bytes(const TrainPlan& plan, const std::string& kind) {
   const auto found = plan.at_peak.find(kind);
   return found == plan.at_peak.end() ? 0 : found->second;
