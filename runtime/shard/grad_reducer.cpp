@@ -192,7 +192,6 @@ void GradReducer::gather_whole(FlatParameter& unit) {
 void GradReducer::release_gradient(FlatParameter& unit) {
   const bool is_abandoned = !unit.parameters.empty() && unit.parameters.front()->has_grad_buffer();
   for (Parameter* parameter : unit.parameters) parameter->unbind_grad();
-  if (unit.is_parked()) return drop_parked(unit);
   if (!unit.full_grad) return;
   if (is_abandoned) {
     unit.full_grad.release(context_.stream());

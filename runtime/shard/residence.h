@@ -7,16 +7,14 @@ namespace zs {
 /// Where the f32 shards of a unit are kept: on the device, or in memory of the host (Device::pinned_memory) or on a
 /// disk, from where they come to the device for as long as they are worked on.
 struct Residence {
-  bool has_masters_on_host = false;       ///< of f32 units each gather brings them
-  bool has_moments_on_host = false;       ///< the optimizer's state
-  bool has_gradients_on_host = false;     ///< reduced, between micro-batches and until the update
-  bool has_accumulators_on_host = false;  ///< gradients not reduced, or by half, between micro-batches
-  double cpu_link_gbs = 0;  ///< 10^9 bytes a second that a CPU device moves between the two; 0: what it can
+  bool has_masters_on_host = false;    ///< of f32 units each gather brings them
+  bool has_moments_on_host = false;    ///< the optimizer's state
+  bool has_gradients_on_host = false;  ///< reduced, between micro-batches and until the update
+  double cpu_link_gbs = 0;             ///< 10^9 bytes a second that a CPU device moves between the two; 0: what it can
   /// Folders: what the host keeps of masters and of the optimizer's state is in a file there (DiskFile), not in its
   /// memory. Empty: in memory.
   std::string masters_disk = {}, moments_disk = {};
 
-  /// Of what an optimizer works on.
   bool has_any() const { return has_masters_on_host || has_moments_on_host || has_gradients_on_host; }
   bool operator==(const Residence&) const = default;
 };

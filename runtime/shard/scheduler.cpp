@@ -41,20 +41,12 @@ constexpr Move<GradState> kGradMoves[] = {
     {Action::Kind::begin_gradient, GradState::none, GradState::accumulating},
     {Action::Kind::reduce, GradState::accumulating, GradState::reducing},
     {Action::Kind::release_gradient, GradState::reducing, GradState::none},
-    {Action::Kind::release_gradient, GradState::accumulating, GradState::none},  // abandoned, as those below
-    {Action::Kind::release_gradient, GradState::parked, GradState::none},
-    {Action::Kind::release_gradient, GradState::reloading, GradState::none},
-    {Action::Kind::park_gradient, GradState::accumulating, GradState::parked},
-    {Action::Kind::park_gradient, GradState::reloading, GradState::parked},  // nobody has added to it
-    {Action::Kind::reload_gradient, GradState::parked, GradState::reloading},
-    {Action::Kind::resume_gradient, GradState::reloading, GradState::accumulating},
+    {Action::Kind::release_gradient, GradState::accumulating, GradState::none},  // abandoned
 };
 constexpr Move<SumState> kSumMoves[] = {
     {Action::Kind::reduce, SumState::none, SumState::partial},
     {Action::Kind::reduce, SumState::partial, SumState::partial},
     {Action::Kind::finish, SumState::partial, SumState::none},
-    {Action::Kind::park_sum, SumState::partial, SumState::parked},
-    {Action::Kind::reload_sum, SumState::parked, SumState::partial},
 };
 
 template <class Moves, class State>
@@ -67,9 +59,6 @@ std::optional<State> next_of(const Moves& moves, Action::Kind kind, State state)
   }
   return concerned ? std::nullopt : std::optional(state);
 }
-
-/// Whether it holds what micro-batches have added so far, wherever that is.
-bool accumulates(GradState state) { return state != GradState::none && state != GradState::reducing; }
 
 template <class State>
 bool apply(Action::Kind kind, State& state) {
@@ -195,7 +184,7 @@ void Scheduler::begin_micro_batch(Mode mode, bool is_last) {
   is_due_ = reduces_;
   for (Unit& unit : units_) {
     unit.in_forward = unit.in_backward = unit.has_run = unit.is_reduced = unit.is_added_to = false;
-    unit.had_gradient = accumulates(unit.grad);
+    unit.had_gradient = unit.grad == GradState::accumulating;
   }
   order().begin();
 }
@@ -293,8 +282,6 @@ std::vector<Action> Scheduler::before_backward(int unit) {
   target.is_added_to = target.is_added_to || !target.is_frozen;
   if (target.unshards_in_backward) unshard(actions, unit);
   if (!options_.prefetch_after_backward) prefetch(actions, ExecOrder::Phase::backward, unit);
-  resume(actions, unit);
-  reload_ahead(actions);
   if (target.grad == GradState::accumulating || target.is_frozen) return actions;
   // A unit still under reduction comes from an earlier micro-batch; older ones are released first.
   while (target.grad == GradState::reducing) release_oldest(actions);
@@ -314,7 +301,6 @@ void Scheduler::reduce(std::vector<Action>& actions, int unit) {
   if (final_step == Final::none) unit_at(unit).sum = SumState::none;
   if ((final_step == Final::every && unit_at(unit).all_reduces) || (final_step == Final::last && is_last_))
     emit(actions, Action::Kind::finish, unit);
-  park(actions, unit);
 }
 
 void Scheduler::reduce_delayed(std::vector<Action>& actions) {
@@ -334,7 +320,6 @@ std::vector<Action> Scheduler::after_backward(int unit) {
   if (!stays_after_backward(unit)) reshard(actions, unit);
   if (options_.prefetch_after_backward) prefetch(actions, ExecOrder::Phase::backward, unit);
   reduce_delayed(actions);
-  if (!is_due(unit)) park(actions, unit);
   if (!is_due(unit) || target.grad != GradState::accumulating) return actions;
   if (options_.delays_reductions) {
     delayed_ = unit;
@@ -356,11 +341,9 @@ std::vector<Action> Scheduler::end_micro_batch() {
     if (target.state == UnitState::gathering) unused_gathers_.push_back(target.name);
     if (target.state == UnitState::gathering || !stays_after_backward(unit)) reshard(actions, unit);
     if (is_due(unit)) reduce_rest(actions, unit);
-    if (mode_ == Mode::train) park(actions, unit);
     // Its gradients came in earlier micro-batches only.
     if (mode_ == Mode::train && is_last_ && target.schedule.final_step != UnitSchedule::Final::none &&
-        target.sum != SumState::none) {
-      reload(actions, unit);
+        target.sum == SumState::partial) {
       emit(actions, Action::Kind::finish, unit);
     }
   }
@@ -376,7 +359,6 @@ std::vector<Action> Scheduler::end_micro_batch() {
 /// Of a unit whose backward did not complete, or that had none.
 void Scheduler::reduce_rest(std::vector<Action>& actions, int unit) {
   const Unit& target = unit_at(unit);
-  resume(actions, unit);
   if (options_.reduces_unused && !target.is_reduced && !target.is_frozen && target.grad != GradState::accumulating) {
     while (target.grad == GradState::reducing) release_oldest(actions);
     emit(actions, Action::Kind::begin_gradient, unit);
@@ -429,7 +411,7 @@ std::vector<Action> Scheduler::abandon(bool of_step) {
     const bool drops_gradient = of_step || (in_micro_batch_ && target.is_added_to);
     if (target.state != UnitState::sharded) emit(actions, Action::Kind::free_full, unit);
     if (target.shard == ShardState::kept) emit(actions, Action::Kind::drop_secondary_shard, unit);
-    if (target.grad == GradState::reducing || (drops_gradient && accumulates(target.grad))) {
+    if (target.grad == GradState::reducing || (drops_gradient && target.grad == GradState::accumulating)) {
       emit(actions, Action::Kind::release_gradient, unit);
     }
     if (of_step || (in_micro_batch_ && target.is_reduced)) target.sum = SumState::none;

@@ -32,11 +32,6 @@ struct Action {
     reduce,                ///< reduce-scatter it, on the reduce stream, once compute has filled it
     finish,  ///< the second step of the reduction, on the finish stream: what `reduce` summed becomes the master's
              ///< gradient
-    park_gradient,     ///< the full gradient buffer goes to the host as compute leaves it, and no more is on the device
-    reload_gradient,   ///< it comes back, as it was, on the offload stream
-    resume_gradient,   ///< compute waits for that, and goes on adding to it
-    park_sum,          ///< what `reduce` summed goes to the host
-    reload_sum,        ///< it comes back; the reduce stream waits for it
     release_gradient,  ///< the full gradient buffer goes back once its reduction is done
   };
   Kind kind;
@@ -48,9 +43,9 @@ const char* name_of(Action::Kind kind);
 enum class UnitState : std::uint8_t { sharded, gathering, unsharded };
 /// Whether a shard of the small group is at hand, which is cheaper to gather from than the master shards.
 enum class ShardState : std::uint8_t { none, kept };
-enum class GradState : std::uint8_t { none, accumulating, reducing, parked, reloading };
-/// Whether the sum of a unit's reductions so far waits for its second step, and where.
-enum class SumState : std::uint8_t { none, partial, parked };
+enum class GradState : std::uint8_t { none, accumulating, reducing };
+/// Whether the sum of a unit's reductions so far waits for its second step.
+enum class SumState : std::uint8_t { none, partial };
 const char* name_of(UnitState state);
 const char* name_of(GradState state);
 
@@ -158,10 +153,6 @@ class Scheduler {
     unit_at(unit).schedule = schedule;
     ++changes_;
   }
-  /// What accumulates of a unit's gradients is on the host between micro-batches: whole ones that are not reduced yet,
-  /// and sums of which the second step is to come. Not the last unit's in forward and the first one's in backward,
-  /// which are needed at once, nor before an order is recorded.
-  void set_parks(int unit, bool parks) { unit_at(unit).parks = parks; }
   /// A frozen unit is gathered and freed in backward and has no gradient.
   void set_frozen(int unit, bool is_frozen) { unit_at(unit).is_frozen = is_frozen; }
   /// Switches of one unit, for micro-batches that begin from now on. Without `syncs` its gradients go on accumulating,
@@ -209,7 +200,7 @@ class Scheduler {
     bool is_reduced = false;    // in this micro-batch
     bool had_gradient = false;  // when it began
     bool is_added_to = false;   // in it
-    bool is_frozen = false, parks = false;
+    bool is_frozen = false;
     bool syncs = true, all_reduces = true, unshards_in_backward = true;
     std::optional<bool> reshards_after_backward = {};
     std::optional<AfterForward> after_forward = {};
@@ -238,11 +229,6 @@ class Scheduler {
   void reduce_rest(std::vector<Action>& actions, int unit);
   void reduce_delayed(std::vector<Action>& actions);
   void release_oldest(std::vector<Action>& actions);
-  bool is_parked_now(int unit) const;
-  void park(std::vector<Action>& actions, int unit);
-  void reload(std::vector<Action>& actions, int unit);
-  void reload_ahead(std::vector<Action>& actions);
-  void resume(std::vector<Action>& actions, int unit);
   bool is_recorded_end(int unit, bool is_last) const;
   bool stays_after_forward(int unit) const;
   bool keeps_secondary_shard(int unit) const;

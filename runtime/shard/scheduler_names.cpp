@@ -16,11 +16,6 @@ const char* name_of(Action::Kind kind) {
     case Action::Kind::begin_gradient: return "begin_gradient";
     case Action::Kind::reduce: return "reduce";
     case Action::Kind::finish: return "finish";
-    case Action::Kind::park_gradient: return "park_gradient";
-    case Action::Kind::reload_gradient: return "reload_gradient";
-    case Action::Kind::resume_gradient: return "resume_gradient";
-    case Action::Kind::park_sum: return "park_sum";
-    case Action::Kind::reload_sum: return "reload_sum";
     case Action::Kind::release_gradient: return "release_gradient";
   }
   return "?";
@@ -40,8 +35,6 @@ const char* name_of(GradState state) {
     case GradState::none: return "no gradient";
     case GradState::accumulating: return "accumulating";
     case GradState::reducing: return "reducing";
-    case GradState::parked: return "gradients on the host";
-    case GradState::reloading: return "gradients on their way from the host";
   }
   return "?";
 }

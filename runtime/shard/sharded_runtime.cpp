@@ -174,9 +174,8 @@ double ShardedRuntime::mean_over_ranks(double x) {
 
 /// Frozen parameters have nothing that the host could keep.
 bool ShardedRuntime::stays_resident(const UnitPolicy& policy) const {
-  const Residence residence = policy.residence.value_or(options_.residence);
   return resident_ < options_.resident_units && !policy.is_frozen &&
-         (residence.has_any() || residence.has_accumulators_on_host);
+         policy.residence.value_or(options_.residence).has_any();
 }
 
 std::shared_ptr<const Placement> ShardedRuntime::place(const std::string& unit, const UnitPolicy& policy) try {
@@ -211,8 +210,6 @@ Scheduler& ShardedRuntime::scheduler() {
   scheduler_ = std::make_unique<Scheduler>(names_, options_.schedule, executor_.scheme().unit_schedule());
   for (std::size_t unit = 0; unit < policies_.size(); ++unit) {
     const ShardScheme& scheme = executor_.units()[unit].placement->scheme;
-    const Residence& residence = executor_.units()[unit].placement->options.residence;
-    scheduler_->set_parks(static_cast<int>(unit), residence.has_accumulators_on_host);
     if (scheme.options() != executor_.scheme().options())
       scheduler_->set_schedule(static_cast<int>(unit), scheme.unit_schedule());
     if (const auto& reshard = policies_[unit].reshard_after_forward) {

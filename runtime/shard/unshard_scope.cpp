@@ -46,10 +46,9 @@ void UnshardScope::check() const {
 void UnshardScope::check_gradients(int unit) const {
   const FlatParameter& flat = this->flat(unit);
   const char* const what_to_do = "enter it behind the step's last micro-batch, or leave with_gradients out";
-  if (runtime_.scheduler().sum_state(unit) != SumState::none)
+  if (runtime_.scheduler().sum_state(unit) == SumState::partial)
     refuse(flat, "with gradients of which the second step of the reduction is to come", what_to_do);
-  const GradState state = runtime_.scheduler().grad_state(unit);
-  if (state != GradState::none && state != GradState::reducing)
+  if (runtime_.scheduler().grad_state(unit) == GradState::accumulating)
     refuse(flat, "with gradients that are accumulated and not reduced", what_to_do);
 }
 

@@ -61,24 +61,6 @@ std::vector<Way> ways_of_options() {
          choose_scheme(config, scheme_of("nested once", kRanks));
          config.offload.gradients = "host";
        }},
-      {"what accumulates on the host",
-       [](Config& config) {
-         config.shard.reduce_every_micro_batch = false;
-         config.offload.accumulator = "host";
-         config.train.global_batch = 3 * kRanks;
-       }},
-      {"what accumulates on the host, zero1, small parameters whole",
-       [](Config& config) {
-         choose_scheme(config, scheme_of("zero1", kRanks));
-         choose_layout(config, "small whole");
-         config.offload.accumulator = config.offload.gradients = config.offload.weights = "host";
-       }},
-      {"sums on the host, nested, three micro-batches",
-       [](Config& config) {
-         choose_scheme(config, scheme_of("nested", kRanks));
-         config.offload.accumulator = "host";
-         config.train.global_batch = 3 * kRanks;
-       }},
       {"bf16, masters on the host",
        [](Config& config) { config.precision.param = "bf16", config.offload.weights = "host"; }},
       {"moments on a disk", [](Config& config) { config.offload.moments = "disk:/nowhere"; }},

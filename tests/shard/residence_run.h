@@ -16,7 +16,6 @@ inline constexpr std::int64_t kMarks = 64;
 inline Config with_host(Config config, const std::string& what) {
   config.offload.weights = what.find("weights") != what.npos ? "host" : "device";
   config.offload.gradients = what.find("gradients") != what.npos ? "host" : "device";
-  config.offload.accumulator = what.find("accumulator") != what.npos ? "host" : "device";
   config.offload.moments = what.find("moments") != what.npos ? "host" : "device";
   config.offload.activations = what.find("activations") != what.npos ? "host" : "device";
   return config;

@@ -4,13 +4,6 @@
 
 namespace zs {
 
-bool accumulates_gradients(const Config& config) {
-  const Config::Shard& shard = config.shard;
-  const bool has_sums = shard.strategy == "nested" ||
-                        (config.train.deterministic && (shard.strategy == "ddp" || shard.strategy == "hsdp"));
-  return !shard.reduce_every_micro_batch || has_sums || shard.units == "plan";
-}
-
 void check_offload(ConfigDraft& draft) {
   const Config& c = draft.config;
   const auto without = [](const char* key, const std::string& place, const char* what) {
@@ -52,18 +45,11 @@ void check_offload(ConfigDraft& draft) {
     draft.report("offload.activations",
                  "offload.activations = \"host\" does not go with a train.recompute that recomputes no whole block",
                  "it is the inputs of such blocks that go there: set train.recompute = \"block\"");
-  if (are_good(draft, {"offload.weights", "offload.gradients", "offload.accumulator", "offload.moments",
-                       "offload.activations", "cuda.graph"}) &&
+  if (are_good(draft,
+               {"offload.weights", "offload.gradients", "offload.moments", "offload.activations", "cuda.graph"}) &&
       c.offload.uses_host() && c.cuda.graph)
     draft.report("cuda.graph", "cuda.graph = true does not go with what the host keeps (offload)",
                  "leave one of them out");
-  if (are_good(draft, {"offload.accumulator", "shard.strategy", "shard.reduce_every_micro_batch"}) &&
-      c.offload.accumulator == "host" && !accumulates_gradients(c))
-    draft.report("offload.accumulator",
-                 fmt::format("offload.accumulator = \"host\" does not go with shard.strategy \"{}\", which reduces "
-                             "every micro-batch",
-                             c.shard.strategy),
-                 "set offload.gradients = \"host\", or reduce once a step (shard.reduce_every_micro_batch = false)");
   if (are_good(draft, {"offload.cpu_link_gbs", "device"}) && c.offload.cpu_link_gbs > 0 && c.device == "cuda")
     draft.report("offload.cpu_link_gbs", "offload.cpu_link_gbs does not go with device = \"cuda\"",
                  "leave it out: a GPU has a link of its own");
