@@ -244,7 +244,7 @@ TEST_CASE("wrong options of an optimizer are errors that name them, on ranks tha
   CHECK_THAT(problem(maker_of<Lion>(LionConfig{.beta2 = 1})), Contains("Lion: a beta of 1"));
   CHECK_THAT(problem(own({{"block*", 1}})), Contains("Own: no parameter is of the group \"block*\""));
   CHECK_THAT(problem(own({{"*", 1}, {"head", 2}})), Contains("no parameter is of the group \"head\""));
-  CHECK_THAT(problem(own({{"head", -1}})), Contains("a learning rate times -1"));
+  CHECK_THAT(problem(own({{"head", -1}})), Contains("a scale of learning rates of -1"));
   const auto messages = on_ranks(2, [](World& two) {
     return message_of([&] {
       Run run(two, {}, sgd({.momentum = two.rank() == 0 ? 0.9f : 0.8f}));

@@ -21,6 +21,11 @@ inline Config with_host(Config config, const std::string& what) {
   return config;
 }
 
+/// All that a disk can keep.
+inline std::string of_disk(const Config& config) {
+  return config.precision.param == "f32" ? "moments" : "weights and moments";
+}
+
 /// And a disk, in a folder.
 inline Config with_disk(Config config, const std::string& what, const std::string& folder) {
   if (what.find("weights") != what.npos) config.offload.weights = "disk:" + folder;

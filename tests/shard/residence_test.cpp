@@ -208,7 +208,7 @@ TEST_CASE("what the host keeps is the same whatever runs late", "[residence]") {
   const auto seed = GENERATE(std::uint64_t{3}, std::uint64_t{4}, std::uint64_t{5});
   const TempDir disk;
   Config kept = with_host(config, "weights, gradients and moments");
-  if (seed > 3) kept = with_disk(kept, seed == 4 ? "weights and moments" : "moments", disk.path());
+  if (seed > 3) kept = with_disk(kept, seed == 4 ? of_disk(config) : "moments", disk.path());
   const TinyResult run = train_tiny(kept, {.ranks = 2, .perturb_seed = seed});
   CHECK(run.losses == usual.losses);
   CHECK(run.weights == usual.weights);
@@ -251,7 +251,7 @@ TEST_CASE("I2: a checkpoint is the same wherever the state is kept, and is loade
   CHECK(train_tiny(kept, {.ranks = 2, .steps = 3, .resume = both.saved}).weights == usual.weights);
   CHECK(train_tiny(partly, {.ranks = 1, .steps = 3, .resume = saved.saved}).weights == usual.weights);
   const TempDir disk, on_disk;
-  const Config away = with_disk(config, "weights and moments", disk / "state");
+  const Config away = with_disk(config, of_disk(config), disk / "state");
   const TinyResult third = train_tiny(away, {.ranks = 2, .steps = 2, .checkpoints = on_disk.path()});
   CHECK(train_tiny(config, {.ranks = 4, .steps = 3, .resume = third.saved}).weights == usual.weights);
   CHECK(train_tiny(away, {.ranks = 1, .steps = 3, .resume = saved.saved}).weights == usual.weights);
@@ -268,8 +268,8 @@ TEST_CASE("state by name is read and put back where the host keeps it", "[reside
   partly.offload.resident_units = {.value = 1};
   CHECK(state_of(partly, 2, whole, true) == expected);
   const TempDir disk;
-  CHECK(state_of(with_disk(config, "weights and moments", disk.path()), 2, whole, false) == expected);
-  CHECK(state_of(with_disk(config, "weights and moments", disk.path()), 2, whole, true) == expected);
+  CHECK(state_of(with_disk(config, of_disk(config), disk.path()), 2, whole, false) == expected);
+  CHECK(state_of(with_disk(config, of_disk(config), disk.path()), 2, whole, true) == expected);
   CHECK(expected.size() > 60);
 }
 
