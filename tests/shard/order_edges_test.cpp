@@ -90,18 +90,6 @@ std::vector<Way> ways_of_options() {
        }},
       {"weights on the host, a limit",
        [](Config& config) { config.offload.weights = "host", config.shard.limit = 3, config.shard.prefetch = 2; }},
-      {"weights, gradients and moments on the host, nested, small parameters whole",
-       [](Config& config) {
-         choose_scheme(config, scheme_of("nested", kRanks));
-         choose_layout(config, "small whole");
-         config.offload.weights = config.offload.gradients = config.offload.moments = "host";
-       }},
-      {"weights on the host, each kept by twos",
-       [](Config& config) {
-         choose_scheme(config, scheme_of("zero3 small k", kRanks));
-         choose_layout(config, "small whole");
-         config.offload.weights = "host";
-       }},
       {"weights on the host, everything whole",
        [](Config& config) {
          choose_layout(config, "per_parameter");
