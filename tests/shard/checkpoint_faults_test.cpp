@@ -1,10 +1,8 @@
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
-#include <csignal>
 #include <filesystem>
 #include <limits>
 #include <mutex>
@@ -13,6 +11,7 @@
 #include "model/train/step/session.h"
 #include "runtime/base/random.h"
 #include "runtime/shard/checkpoint.h"
+#include "tests/file_limit.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/file_watches.h"
 #include "tests/shard/tiny_training.h"
@@ -164,17 +163,13 @@ TEST_CASE("C1, C2: a disk that fails once voids that save on all ranks alike, an
 TEST_CASE("C1: a file that may not grow further ends the save with the disk's own words", "[checkpoint]") {
   const TempDir root;
   saved(root, 2);
-  struct rlimit before {};
-  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  const rlimit small{20000, before.rlim_max};
-  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
-  const Error error = agreed_error(2, [&](World& world) {
-    const Model model(world);
-    save(model.state(), root.path(), {.step = 2, .attributes = {}});
-  });
-  REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
-  std::signal(SIGXFSZ, handler);
+  const Error error = [&] {
+    const FileLimit limit(20000);
+    return agreed_error(2, [&](World& world) {
+      const Model model(world);
+      save(model.state(), root.path(), {.step = 2, .attributes = {}});
+    });
+  }();
   CHECK(error.code() == ExitCode::io);
   CHECK(error.what_happened().find("File too large") != std::string::npos);
   CHECK(error.where().ends_with("step-2.tmp/rank-0.bin"));

@@ -1,35 +1,16 @@
 // A file that stands for memory: what it refuses, and what it notices.
 #include "runtime/shard/disk_file.h"
 
-#include <sys/resource.h>
-
 #include <catch2/catch.hpp>
-#include <csignal>
 #include <numeric>
 
 #include "runtime/device/device.h"
+#include "tests/file_limit.h"
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 
 namespace zs::test {
 namespace {
-
-/// The largest size of a file, while it lives.
-class FileLimit {
- public:
-  explicit FileLimit(rlim_t bytes) {
-    REQUIRE(std::signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
-    REQUIRE(getrlimit(RLIMIT_FSIZE, &before_) == 0);
-    const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-  }
-  ~FileLimit() {
-    if (setrlimit(RLIMIT_FSIZE, &before_) != 0) std::abort();
-  }
-
- private:
-  rlimit before_{};
-};
 
 struct OneDisk {
   std::unique_ptr<Device> device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});

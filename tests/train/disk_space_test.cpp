@@ -1,13 +1,11 @@
 #include "model/train/run_dir/disk_space.h"
 
-#include <sys/resource.h>
-
 #include <catch2/catch.hpp>
 #include <cerrno>
-#include <csignal>
 #include <filesystem>
 #include <functional>
 
+#include "tests/file_limit.h"
 #include "tests/model/temp_dir.h"
 
 using namespace zs;
@@ -25,23 +23,6 @@ std::string message_of(const std::function<void()>& body) {
   }
   return "";
 }
-
-/// The largest size of a file, while it lives.
-class FileLimit {
- public:
-  explicit FileLimit(rlim_t bytes) {
-    REQUIRE(std::signal(SIGXFSZ, SIG_IGN) != SIG_ERR);
-    REQUIRE(getrlimit(RLIMIT_FSIZE, &before_) == 0);
-    const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-  }
-  ~FileLimit() {
-    if (setrlimit(RLIMIT_FSIZE, &before_) != 0) std::abort();
-  }
-
- private:
-  rlimit before_{};
-};
 
 }  // namespace
 
@@ -71,7 +52,7 @@ TEST_CASE("space is taken without a name, and is free again when it is released"
 
 TEST_CASE("a limit on the size of files is a lack of space, too") {
   test::TempDir dir;
-  const FileLimit limit(4096);
+  const test::FileLimit limit(4096);
   const std::string message = message_of([&] { SpaceReserve().take(dir / "", 1 << 20, "the final weights"); });
   CHECK_THAT(message, Catch::Contains("1.0 MiB needed") && Catch::Contains("File too large"));
   SpaceReserve().take(dir / "", 4096, "what is small");
