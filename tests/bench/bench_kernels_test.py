@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "train" / "program"))
 import harness
 
-GPU_ALONE = {"matmul_gelu", "matmul_gelu_backward"}  # the CPU's table has none of them
+GPU_ALONE = {"cross_entropy_in_place", "matmul_gelu", "matmul_gelu_backward"}  # the CPU's table has none of them
 FIELDS = "kernel shape dtype threads bound bytes flops calls ms_min ms_median gb_per_s gflops percent".split()
 
 

@@ -256,7 +256,10 @@ TEST_CASE("a GPT-2 and a Llama train on a GPU as on the CPU, in the memory of th
   CHECK(std::abs(on_gpu.validation_loss - on_cpu.validation_loss) <= tolerance * on_cpu.validation_loss);
   CHECK(std::max_element(on_gpu.logits.begin(), on_gpu.logits.end()) - on_gpu.logits.begin() ==
         std::max_element(on_cpu.logits.begin(), on_cpu.logits.end()) - on_cpu.logits.begin());
-  for (const std::int64_t peak : on_gpu.peak_bytes) CHECK(peak == plan.step_peak_bytes);
+  // Updates that were left for a step take part in its peak: there are none in the first.
+  CHECK((has_host ? on_gpu.peak_bytes.front() < plan.step_peak_bytes
+                  : on_gpu.peak_bytes.front() == plan.step_peak_bytes));
+  for (std::size_t i = 1; i < on_gpu.peak_bytes.size(); ++i) CHECK(on_gpu.peak_bytes[i] == plan.step_peak_bytes);
   if (one.emulated() != nullptr) {
     CHECK((one.emulated_cublas()->gelu_products() > 0) ==
           (config.model.family == "gpt2" && config.precision.param == "bf16"));
