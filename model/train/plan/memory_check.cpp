@@ -312,7 +312,7 @@ void add_offload_budgets(const Config& config, std::vector<MemoryBudget>& budget
 void add_disk_budgets(const Config& config, std::vector<MemoryBudget>& budgets) {
   for (const std::string& folder : config.offload.disk_folders()) {
     if (is_in_memory(folder))
-      throw Error(ExitCode::config, fmt::format("offload: {} is in memory, not on a disk", folder), folder,
+      throw Error(ExitCode::config, "offload: the folder is in memory, not on a disk", folder,
                   "name a folder of a disk, or use \"host\"");
     if (const auto free = free_bytes_at(folder))
       budgets.push_back({*free, false, "free at " + folder, MemoryBudget::Of::disk, false, folder});

@@ -106,7 +106,7 @@ def run_refused(report):
         before, problems = harness.tree(folder.path), []
         for place, code, words in ((folder.path / "not/there", CANNOT_CREATE, ("the folder for state that the disk keeps cannot be made", "not/there")),
                                    (folder.config, CANNOT_CREATE, ("cannot be written to",)),
-                                   ("/dev/shm/zshard-state", CONFIG, ("/dev/shm/zshard-state is in memory, not on a disk",))):
+                                   ("/dev/shm/zshard-state", CONFIG, ("the folder is in memory, not on a disk (/dev/shm/zshard-state)",))):
             problems += is_as(folder.run("--overwrite", offload__moments=f"disk:{place}"), code, *words)
         for value, words in (("disk:", ("disk:FOLDER",)), ("tape", ("disk:FOLDER",))):
             problems += is_as(folder.run("--overwrite", offload__moments=value), CONFIG, *words)
