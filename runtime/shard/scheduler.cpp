@@ -13,53 +13,6 @@ namespace {
 constexpr const char* kBegin =
     "begin one first: micro_batch() of the model, or begin_micro_batch(), for training with Mode::train";
 
-/// The transition tables: what each action needs to find, and what it leaves. An action that is about the other
-/// machines has no row and changes nothing.
-template <class State>
-struct Move {
-  Action::Kind kind;
-  State from, to;
-};
-constexpr Move<UnitState> kUnitMoves[] = {
-    {Action::Kind::gather, UnitState::sharded, UnitState::gathering},
-    {Action::Kind::two_level_gather, UnitState::sharded, UnitState::gathering},
-    {Action::Kind::gather_secondary, UnitState::sharded, UnitState::gathering},
-    {Action::Kind::wait_gathered, UnitState::gathering, UnitState::unsharded},
-    {Action::Kind::keep_secondary_shard, UnitState::unsharded, UnitState::unsharded},
-    {Action::Kind::free_full, UnitState::unsharded, UnitState::sharded},
-    {Action::Kind::defer_free, UnitState::unsharded, UnitState::sharded},
-    {Action::Kind::free_full, UnitState::gathering, UnitState::sharded},  // a prefetch that nobody used
-};
-constexpr Move<ShardState> kShardMoves[] = {
-    {Action::Kind::gather, ShardState::none, ShardState::none},
-    {Action::Kind::two_level_gather, ShardState::none, ShardState::kept},
-    {Action::Kind::gather_secondary, ShardState::kept, ShardState::kept},
-    {Action::Kind::keep_secondary_shard, ShardState::none, ShardState::kept},
-    {Action::Kind::drop_secondary_shard, ShardState::kept, ShardState::none},
-};
-constexpr Move<GradState> kGradMoves[] = {
-    {Action::Kind::begin_gradient, GradState::none, GradState::accumulating},
-    {Action::Kind::reduce, GradState::accumulating, GradState::reducing},
-    {Action::Kind::release_gradient, GradState::reducing, GradState::none},
-    {Action::Kind::release_gradient, GradState::accumulating, GradState::none},  // abandoned
-};
-constexpr Move<SumState> kSumMoves[] = {
-    {Action::Kind::reduce, SumState::none, SumState::partial},
-    {Action::Kind::reduce, SumState::partial, SumState::partial},
-    {Action::Kind::finish, SumState::partial, SumState::none},
-};
-
-template <class Moves, class State>
-std::optional<State> next_of(const Moves& moves, Action::Kind kind, State state) {
-  bool concerned = false;
-  for (const auto& move : moves) {
-    if (move.kind != kind) continue;
-    concerned = true;
-    if (move.from == state) return move.to;
-  }
-  return concerned ? std::nullopt : std::optional(state);
-}
-
 template <class State>
 bool apply(Action::Kind kind, State& state) {
   const auto next = after(kind, state);
@@ -68,11 +21,6 @@ bool apply(Action::Kind kind, State& state) {
 }
 
 }  // namespace
-
-std::optional<UnitState> after(Action::Kind kind, UnitState state) { return next_of(kUnitMoves, kind, state); }
-std::optional<ShardState> after(Action::Kind kind, ShardState state) { return next_of(kShardMoves, kind, state); }
-std::optional<GradState> after(Action::Kind kind, GradState state) { return next_of(kGradMoves, kind, state); }
-std::optional<SumState> after(Action::Kind kind, SumState state) { return next_of(kSumMoves, kind, state); }
 
 Scheduler::Scheduler(std::vector<std::string> unit_names, const PrefetchOptions& options, const UnitSchedule& schedule)
     : options_(options) {

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace zs {
+
+/// What the scheduler asks of the executor. All of it is enqueued, in this order.
+struct Action {
+  enum class Kind : std::uint8_t {
+    gather,  ///< all-gather the unit's flat parameter from the master shards into a full buffer, on the unshard stream
+    two_level_gather,      ///< the same by way of the small group's shard, which stays at hand
+    gather_secondary,      ///< all-gather it from the shards at hand, within the small group
+    wait_gathered,         ///< compute waits for that gather
+    keep_secondary_shard,  ///< copy this rank's shard of the small group out of the full buffer, on compute
+    drop_secondary_shard,  ///< the shard at hand goes back once the unshard stream has done what is enqueued
+    free_full,             ///< the full buffer goes back once compute has done what is enqueued
+    defer_free,            ///< the unit is done with its full buffer, which does not go back yet
+    free_deferred,         ///< the oldest buffer that the unit has set aside goes back as of then
+    begin_gradient,        ///< a full gradient buffer for the unit, on compute
+    reduce,                ///< reduce-scatter it, on the reduce stream, once compute has filled it
+    finish,  ///< the second step of the reduction, on the finish stream: what `reduce` summed becomes the master's
+             ///< gradient
+    release_gradient,  ///< the full gradient buffer goes back once its reduction is done
+  };
+  Kind kind;
+  int unit;
+  bool operator==(const Action&) const = default;
+};
+const char* name_of(Action::Kind kind);
+
+enum class UnitState : std::uint8_t { sharded, gathering, unsharded };
+/// Whether a shard of the small group is at hand, which is cheaper to gather from than the master shards.
+enum class ShardState : std::uint8_t { none, kept };
+enum class GradState : std::uint8_t { none, accumulating, reducing };
+/// Whether the sum of a unit's reductions so far waits for its second step.
+enum class SumState : std::uint8_t { none, partial };
+const char* name_of(UnitState state);
+const char* name_of(GradState state);
+
+/// The transition tables: what an action makes of a state; none where it is not allowed in it. An action that is about
+/// other states leaves this one as it is.
+std::optional<UnitState> after(Action::Kind kind, UnitState state);
+std::optional<ShardState> after(Action::Kind kind, ShardState state);
+std::optional<GradState> after(Action::Kind kind, GradState state);
+std::optional<SumState> after(Action::Kind kind, SumState state);
+
+}  // namespace zs
