@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <numeric>
 
 #include "model/data/utf8.h"
 #include "model/train/launch/agreed.h"
@@ -15,6 +14,7 @@
 #include "model/train/launch/startup.h"
 #include "model/train/plan/ceiling.h"
 #include "model/train/step/schedule.h"
+#include "model/train/step/step_numbers.h"
 #include "model/version.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/device/memory_limit.h"
@@ -305,12 +305,12 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   if (verifier_) is_verified(step) ? verifier_->resume() : verifier_->pause();
   if (explainer_) explainer_->begin_step(step);
   const auto start = Clock::now();
-  const double lr = learning_rate(config_.train, step - 1);
   StepResult result;
   double seconds = 0;
   answer_within(step);
   try {
-    session_->enqueue_step(step, static_cast<float>(lr), reader_ahead(), static_cast<std::int64_t>(own_stop()));
+    session_->enqueue_step(step, static_cast<float>(learning_rate(config_.train, step - 1)), reader_ahead(),
+                           static_cast<std::int64_t>(own_stop()));
     if (session_->is_interrupted()) {
       if (explainer_) explainer_->drop_step();
       return 0;
@@ -324,24 +324,10 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
       print_to_stderr("{}{}\n", is_terminal_ ? "\n" : "", error_line(error, fmt::format("step {}", step)));
     return static_cast<int>(error.code());
   }
-  const std::int64_t tokens = config_.train.global_batch * config_.train.sequence;
-  metrics = {.step = step,
-             .loss = static_cast<float>(std::accumulate(result.losses.begin(), result.losses.end(), 0.0) /
-                                        static_cast<double>(result.losses.size())),
-             .grad_norm = result.grad_norm,
-             .lr = lr,
-             .tokens = step * tokens,
-             .tokens_per_s = static_cast<double>(tokens) / seconds,
-             .step_ms = seconds * 1e3,
-             .peak_bytes = result.peak_bytes,
-             .allocations = result.allocations,
-             .val_loss = std::nullopt,
-             .data_wait_ms = static_cast<double>(result.data_wait_ns) * 1e-6,
-             .skipped_steps = skipped_steps_ += std::isfinite(result.grad_norm) ? 0 : 1,
-             .host_bytes = result.host_bytes,
-             .lost_updates = result.lost_updates};
+  metrics = step_metrics(config_, step, result, seconds);
+  metrics.skipped_steps = skipped_steps_ += std::isfinite(result.grad_norm) ? 0 : 1;
   try {
-    check_finite(step, result);
+    if (has_results()) check_finite(config_, world_.size(), step, result);
   } catch (const Error& error) {  // every rank sees the same numbers
     if (is_first()) {
       log(metrics);
@@ -363,24 +349,6 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
 
 void Trainer::tell(const char* kind, const std::string& line) const {
   if (is_first() && !line.empty()) print_to_stderr("{}train: {}: {}\n", is_terminal_ ? "\n" : "", kind, line);
-}
-
-void Trainer::check_finite(std::int64_t step, const StepResult& result) const {
-  if (!has_results()) return;
-  const char* const advice = "lower train.lr, lengthen train.warmup, or look at the data named here";
-  for (std::size_t i = 0; i < result.losses.size(); ++i) {
-    if (std::isfinite(result.losses[i])) continue;
-    const std::int64_t micro_batch = static_cast<std::int64_t>(i);
-    const std::int64_t first = (step - 1) * config_.train.global_batch + micro_batch * config_.train.micro_batch;
-    throw Error(ExitCode::non_finite, "the loss is not finite",
-                fmt::format("micro-batch {}, samples {} to {}, computed by rank {}", micro_batch, first,
-                            first + config_.train.micro_batch - 1, micro_batch % world_.size()),
-                advice);
-  }
-  if (std::isfinite(result.grad_norm)) return;
-  throw Error(ExitCode::non_finite,
-              fmt::format("the gradient norm is {} though every loss is finite", result.grad_norm), "all micro-batches",
-              advice);
 }
 
 bool Trainer::is_validated(std::int64_t step) const {

@@ -148,7 +148,6 @@ class Trainer {
   void explain_steps();
   std::optional<double> ceiling_percent(const StepMetrics& metrics) const;
   int step(std::int64_t step, StepMetrics& metrics);
-  void check_finite(std::int64_t step, const StepResult& result) const;
   bool is_validated(std::int64_t step) const;
   bool can_validate() const { return config_.run.validate_every > 0 && dataset_->validation.has_value(); }
   /// Steps 1 and 2, and the first that ends with a validation.
