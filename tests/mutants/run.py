@@ -3,7 +3,7 @@
 
 A fault stands in a table *.toml of this folder: `what` it is, the `file`, the text `old` that is there exactly once, the text `new` instead, and the
 `tests` to run, in this order until one fails. A test is "shard: scheduler, schemes" (the program tests/shard/shard_test, the cases of those files;
-"shard_cuda: ..." those of shard_cuda_test) or "name" (one of `meson test`).
+"shard_cuda: ..." those of shard_cuda_test), "name" (a script of `meson test`) or "comm_shm_3" (the communicator's suite under mpirun).
 
 Usage: run.py SOURCE_ROOT [--jobs N] [WORD ...]   those of which `file` or `what` holds a word, or all
        run.py SOURCE_ROOT --check                 only whether every fault can still be planted
@@ -11,6 +11,7 @@ Usage: run.py SOURCE_ROOT [--jobs N] [WORD ...]   those of which `file` or `what
 
 import argparse
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ SECONDS = 300  # of one test; a fault that hangs is caught too
 NAMES = ("kernels", "kernels_cuda", "comm", "device", "tensor", "shard", "shard_cuda", "model", "train", "bench")
 PROGRAMS = {name: f"tests/{name.partition('_')[0]}/{name}_test" for name in NAMES} | {"comm_gpu": "tests/gpu/comm_gpu_worlds_test"}
 SCRIPTS = ("train/program", "bench", "project")
+UNDER_MPIRUN = re.compile(r"comm_(mpi|shm)_\d+")
 
 
 def read_tables(root):
@@ -39,6 +41,8 @@ def program_of(test):
 def unknown_tests(root, fault):
     """A script is named as its test is; it starts the program or a benchmark, or reads the tree."""
     for test in fault["tests"]:
+        if UNDER_MPIRUN.fullmatch(test):
+            continue
         program, names = program_of(test) or (None, [test.removesuffix("_test")])
         places = [f"{program.partition('_')[0]}/{{}}_test.cpp"] if program else [f"{folder}/{{}}_test.py" for folder in SCRIPTS]
         yield from (f"there is no test {name} in tests/{', tests/'.join(place.rpartition('/')[0] for place in places)}"
@@ -99,7 +103,8 @@ class Copy:
         """Whether it passes; None if it does not compile."""
         program = program_of(test)
         if program is None:
-            target, line = "train", ["meson", "test", "-C", self.build, "--no-rebuild", test]
+            target = "tests/comm/comm_mpi_test" if UNDER_MPIRUN.fullmatch(test) else "train"
+            line = ["meson", "test", "-C", self.build, "--no-rebuild", test]
         else:
             name, names = program
             target = PROGRAMS[name]
