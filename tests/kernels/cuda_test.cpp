@@ -31,6 +31,13 @@ void check_same_bytes(const std::vector<Values>& aligned, const std::vector<Valu
 
 }  // namespace
 
+TEST_CASE("a kernel refuses memory of the host, before it is launched") {
+  std::vector<float> floats(8);
+  const Buffer host{floats.data(), 8, DType::f32, DeviceKind::cpu};
+  ExecContext ctx = make_context();
+  CHECK_THROWS_WITH(k().scale(ctx, host, host, 2), Catch::Contains("a CUDA kernel got a buffer of device cpu"));
+}
+
 TEST_CASE("packs and single elements give the same bits in every map") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const std::int64_t n = 1003;
