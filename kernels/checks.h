@@ -356,29 +356,20 @@ inline void fixed_point_shift(int shift) {
   ZS_CHECK(shift >= 0 && shift <= 60, "a shift of {}, expected 0 to 60", shift);
 }
 
-inline void sgd(const Buffer& master, const Buffer& m, const Buffer& copy, const Buffer& grad) {
-  ZS_CHECK((m.empty() || m.elems == master.elems) && grad.elems == master.elems, "master {}, m {}, grad {} elements",
-           master.elems, m.elems, grad.elems);
-  ZS_CHECK(copy.empty() || (copy.elems == master.elems && copy.dtype == DType::bf16), "copy {} x {} of {} elements",
-           copy.elems, name_of(copy.dtype), master.elems);
-}
-
-inline void lion(const Buffer& master, const Buffer& m, const Buffer& copy, const Buffer& grad) {
-  ZS_CHECK(m.elems == master.elems, "master {}, m {} elements", master.elems, m.elems);
-  sgd(master, m, copy, grad);
-}
-
-inline void adamw(const Buffer& master, const Buffer& m, const Buffer& v, const Buffer& copy, const Buffer& grad) {
-  ZS_CHECK(m.elems == master.elems && v.elems == master.elems && grad.elems == master.elems,
-           "master {}, m {}, v {}, grad {} elements", master.elems, m.elems, v.elems, grad.elems);
-  ZS_CHECK(copy.empty() || (copy.elems == master.elems && copy.dtype == DType::bf16), "copy {} x {} of {} elements",
-           copy.elems, name_of(copy.dtype), master.elems);
+/// m may be empty where it is not needed; v is where it is not.
+inline void update_range(const UpdateRange& range, bool needs_m, bool needs_v) {
+  const std::int64_t elems = range.master.elems;
+  ZS_CHECK((range.m.elems == elems || (range.m.empty() && !needs_m)) && range.v.elems == (needs_v ? elems : 0) &&
+               range.grad.elems == elems,
+           "master {}, m {}, v {}, grad {} elements", elems, range.m.elems, range.v.elems, range.grad.elems);
+  ZS_CHECK(range.copy.empty() || (range.copy.elems == elems && range.copy.dtype == DType::bf16),
+           "copy {} x {} of {} elements", range.copy.elems, name_of(range.copy.dtype), elems);
+  step_scalars(range.scalars);
 }
 
 inline void blockwise_adamw(const BlockwiseAdamW& of) {
   const std::int64_t elems = of.master.elems;
-  adamw(of.master, of.m, of.v, of.copy, of.grad);
-  step_scalars(of.scalars);
+  update_range({of.master, of.grad, of.copy, of.m, of.v, of.scalars, of.weight_decay}, true, true);
   ZS_CHECK(of.m.dtype == DType::u8 && of.v.dtype == DType::u8, "m {}, v {}, expected u8", name_of(of.m.dtype),
            name_of(of.v.dtype));
   ZS_CHECK(elems > 0 && of.part.run > 0 && elems % of.part.run == 0 && of.part.first >= 0 &&

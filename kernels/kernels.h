@@ -9,21 +9,12 @@
 #include "kernels/dynamic_code.h"
 #include "kernels/map_op.h"
 #include "kernels/rotary_angle.h"
+#include "kernels/update_rules.h"
 #include "runtime/base/buffer.h"
 #include "runtime/base/shape.h"
 #include "runtime/device/stream.h"
 
 namespace zs {
-
-/// Scalars of the optimizer step, in device memory: kernels read them there, so that a captured step can be replayed.
-struct StepScalars {
-  float lr;
-  float bias_correction1;  ///< 1 - beta1^t
-  float bias_correction2;  ///< 1 - beta2^t
-  float clip_coefficient;  ///< min(1, clip / (norm + 1e-6)); 1 without clipping
-  float grad_norm;         ///< of the whole model, before clipping
-  float skip;              ///< not 0: grad_norm is not finite, the optimizer leaves everything as it is
-};
 
 /// A product C (m, n) := A' (m, k) * B' (k, n) + beta * C [+ bias (n)], all row-major and dense. A' is `a`, or its
 /// transpose when `transpose_a` (then `a` is stored (k, m)); likewise B'. beta is 0 or 1. a and b have one dtype; c is
@@ -70,39 +61,39 @@ struct RotaryOptions {
   std::int64_t first = 0;   ///< the position of each sequence's first token
 };
 
-struct AdamWOptions {
-  float beta1, beta2, eps, weight_decay;
-};
-
-struct SgdOptions {
-  float momentum, weight_decay;
-  bool nesterov;
-};
-
-struct LionOptions {
-  float beta1, beta2, weight_decay;
-};
-
-/// Buffers that a sum takes together, for as long as a call takes; one alone is that, too.
-class SumParts {
+/// One or many, for as long as a call takes.
+template <class T>
+class OneOrMany {
  public:
-  SumParts(const Buffer& one) : parts_(&one, 1) {}               // NOLINT(google-explicit-constructor): one is that
-  SumParts(const std::vector<Buffer>& parts) : parts_(parts) {}  // NOLINT(google-explicit-constructor): so are many
-  auto begin() const { return parts_.begin(); }
-  auto end() const { return parts_.end(); }
+  OneOrMany(const T& one) : all_(&one, 1) {}             // NOLINT(google-explicit-constructor): one is that
+  OneOrMany(const std::vector<T>& many) : all_(many) {}  // NOLINT(google-explicit-constructor): so are many
+  auto begin() const { return all_.begin(); }
+  auto end() const { return all_.end(); }
 
  private:
-  std::span<const Buffer> parts_;
+  std::span<const T> all_;
+};
+/// Buffers that a sum takes together.
+using SumParts = OneOrMany<Buffer>;
+
+/// Elements of one parameter that an optimizer updates: f32 (n).
+struct UpdateRange {
+  Buffer master, grad;
+  Buffer copy = {};       ///< bf16 (n): becomes the new master; empty: none
+  Buffer m = {}, v = {};  ///< as many moments as the optimizer has, in this order
+  Buffer scalars = {};    ///< as StepScalars
+  float weight_decay = 0;
 };
 
 /// A part of a parameter, at least one element, and AdamW's moments of it as dynamic codes (kernels/dynamic_code.h): an
 /// element's moment is its code's value times the scale of its block.
 struct BlockwiseAdamW {
-  Buffer master, copy, grad, scalars;  ///< as `adamw` has them
+  Buffer master, copy, grad, scalars;  ///< here and of weight_decay: as UpdateRange has them
   Buffer m, v;                         ///< u8 (n): signed codes, unsigned ones
   Buffer m_scales, v_scales;           ///< f32 (blocks_of): of the blocks that the part has elements of
   Buffer new_m_scales, new_v_scales;   ///< the same behind the step
   ElementRuns part;
+  float weight_decay;
 };
 
 /// Which elements of a parameter a part of it has, as ElementRuns says it. key: of the parameter's random numbers.
@@ -361,20 +352,16 @@ struct KernelTable {
   /// grad := grad * clip_coefficient of `scalars`
   void (*clip_gradient)(ExecContext& ctx, Buffer grad, Buffer scalars);
 
-  /// Loshchilov, Hutter 2019, algorithm 2, one pass: g = grad * clip_coefficient; m, v updated; master -= lr * (m_hat /
-  /// (sqrt(v_hat) + eps)
-  /// + weight_decay * master). All f32 (n), `scalars` as StepScalars. Elementwise: any cut of the elements gives the
-  /// same bits. copy bf16 (n) := the new master, in the same pass; empty: none.
-  void (*adamw)(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buffer grad, Buffer scalars,
-                const AdamWOptions& options);
-  /// Sutskever et al. 2013, one pass: g = grad * clip_coefficient + weight_decay * master; m = momentum * m + g, or g
-  /// where m is empty; master -= lr * m, or lr * (g + momentum * m) with nesterov. All else as with adamw.
-  void (*sgd)(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars,
-              const SgdOptions& options);
-  /// Chen et al. 2023, one pass: g = grad * clip_coefficient; master -= lr * (sign(beta1 * m + (1 - beta1) * g) +
-  /// weight_decay * master); m := beta2 * m + (1 - beta2) * g. The sign of 0 is 0. All else as with adamw.
-  void (*lion)(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars,
-               const LionOptions& options);
+  /// Updates of ranges whose elements no two share; a GPU takes many in one launch. Element by element: any cut gives
+  /// the same bits (kernels/update_rules.h). Loshchilov, Hutter 2019, algorithm 2: g = grad * clip_coefficient; m, v
+  /// updated; master -= lr * (m_hat / (sqrt(v_hat) + eps) + weight_decay * master)
+  void (*adamw)(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const AdamWOptions& options);
+  /// Sutskever et al. 2013: g = grad * clip_coefficient + weight_decay * master; m = momentum * m + g, or g where m is
+  /// empty; master -= lr * m, or lr * (g + momentum * m) with nesterov
+  void (*sgd)(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const SgdOptions& options);
+  /// Chen et al. 2023: g = grad * clip_coefficient; master -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay *
+  /// master); m := beta2 * m + (1 - beta2) * g. The sign of 0 is 0.
+  void (*lion)(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const LionOptions& options);
   /// AdamW with moments of 8 bits, part 1: new scales := the largest magnitudes of the moments behind the step among
   /// the part's elements of each block, at most the largest f32; the old ones where the step is skipped. Who shares a
   /// block with others goes on with the largest of all.

@@ -94,32 +94,35 @@ void add_stochastic_cast(std::vector<KernelCase>& cases, std::int64_t n, std::in
 
 /// Reads and writes master, m and v, reads grad; `has_copy`: writes bf16 parameters too.
 void add_adamw(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
-  cases.push_back(
-      {.kernel = "adamw",
-       .shape = fmt::format("{}{}", n, has_copy ? " with bf16 copy" : ""),
-       .bytes = static_cast<double>(n * (7 * size_of(kF32) + (has_copy ? size_of(DType::bf16) : 0))),
-       .make = [=](Arrays& arrays, int) {
-         constexpr AdamWOptions kOptions{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
-         const Buffer master = arrays.random(n, kF32), m = arrays.random(n, kF32), v = arrays.random(n, kF32, 0.1f, 1),
-                      copy = has_copy ? arrays.random(n, DType::bf16) : Buffer{}, grad = arrays.random(n, kF32),
-                      scalars = arrays.floats({1e-4f, 0.5f, 0.5f, 1.0f, 1.0f, 0.0f});
-         return [=](ExecContext& exec) { kernels_of(exec).adamw(exec, master, m, v, copy, grad, scalars, kOptions); };
-       }});
+  cases.push_back({.kernel = "adamw",
+                   .shape = fmt::format("{}{}", n, has_copy ? " with bf16 copy" : ""),
+                   .bytes = static_cast<double>(n * (7 * size_of(kF32) + (has_copy ? size_of(DType::bf16) : 0))),
+                   .make = [=](Arrays& arrays, int) {
+                     constexpr AdamWOptions kOptions{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f};
+                     const Buffer master = arrays.random(n, kF32), m = arrays.random(n, kF32),
+                                  v = arrays.random(n, kF32, 0.1f, 1),
+                                  copy = has_copy ? arrays.random(n, DType::bf16) : Buffer{},
+                                  grad = arrays.random(n, kF32),
+                                  scalars = arrays.floats({1e-4f, 0.5f, 0.5f, 1.0f, 1.0f, 0.0f});
+                     const UpdateRange range{master, grad, copy, m, v, scalars, 0.1f};
+                     return [=](ExecContext& exec) { kernels_of(exec).adamw(exec, range, kOptions); };
+                   }});
 }
 
 /// Reads and writes master and momentum, reads grad.
 void add_sgd(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
-  cases.push_back(
-      {.kernel = "sgd",
-       .shape = fmt::format("{}{}", n, has_copy ? " with bf16 copy" : ""),
-       .bytes = static_cast<double>(n * (5 * size_of(kF32) + (has_copy ? size_of(DType::bf16) : 0))),
-       .make = [=](Arrays& arrays, int) {
-         constexpr SgdOptions kOptions{.momentum = 0.9f, .weight_decay = 0.1f, .nesterov = false};
-         const Buffer master = arrays.random(n, kF32), momentum = arrays.random(n, kF32),
-                      copy = has_copy ? arrays.random(n, DType::bf16) : Buffer{}, grad = arrays.random(n, kF32),
-                      scalars = arrays.floats({1e-4f, 1.0f, 1.0f, 1.0f, 1.0f, 0.0f});
-         return [=](ExecContext& exec) { kernels_of(exec).sgd(exec, master, momentum, copy, grad, scalars, kOptions); };
-       }});
+  cases.push_back({.kernel = "sgd",
+                   .shape = fmt::format("{}{}", n, has_copy ? " with bf16 copy" : ""),
+                   .bytes = static_cast<double>(n * (5 * size_of(kF32) + (has_copy ? size_of(DType::bf16) : 0))),
+                   .make = [=](Arrays& arrays, int) {
+                     constexpr SgdOptions kOptions{.momentum = 0.9f, .nesterov = false};
+                     const Buffer master = arrays.random(n, kF32), momentum = arrays.random(n, kF32),
+                                  copy = has_copy ? arrays.random(n, DType::bf16) : Buffer{},
+                                  grad = arrays.random(n, kF32),
+                                  scalars = arrays.floats({1e-4f, 1.0f, 1.0f, 1.0f, 1.0f, 0.0f});
+                     const UpdateRange range{master, grad, copy, momentum, {}, scalars, 0.1f};
+                     return [=](ExecContext& exec) { kernels_of(exec).sgd(exec, range, kOptions); };
+                   }});
 }
 
 /// Reads and writes master and momentum, reads grad.
@@ -128,14 +131,13 @@ void add_lion(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
                    .shape = fmt::format("{}{}", n, has_copy ? " with bf16 copy" : ""),
                    .bytes = static_cast<double>(n * (5 * size_of(kF32) + (has_copy ? size_of(DType::bf16) : 0))),
                    .make = [=](Arrays& arrays, int) {
-                     constexpr LionOptions kOptions{.beta1 = 0.9f, .beta2 = 0.99f, .weight_decay = 0.1f};
+                     constexpr LionOptions kOptions{.beta1 = 0.9f, .beta2 = 0.99f};
                      const Buffer master = arrays.random(n, kF32), momentum = arrays.random(n, kF32),
                                   copy = has_copy ? arrays.random(n, DType::bf16) : Buffer{},
                                   grad = arrays.random(n, kF32),
                                   scalars = arrays.floats({1e-4f, 1.0f, 1.0f, 1.0f, 1.0f, 0.0f});
-                     return [=](ExecContext& exec) {
-                       kernels_of(exec).lion(exec, master, momentum, copy, grad, scalars, kOptions);
-                     };
+                     const UpdateRange range{master, grad, copy, momentum, {}, scalars, 0.1f};
+                     return [=](ExecContext& exec) { kernels_of(exec).lion(exec, range, kOptions); };
                    }});
 }
 
@@ -147,7 +149,7 @@ void add_blockwise_adamw(std::vector<KernelCase>& cases, std::int64_t n, bool is
                    .shape = fmt::format("{}", n),
                    .bytes = static_cast<double>(n * bytes + blocks * 4 * size_of(kF32)),
                    .make = [=](Arrays& arrays, int) {
-                     constexpr AdamWOptions kOptions{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+                     constexpr AdamWOptions kOptions{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f};
                      const Buffer grad = arrays.random(n, kF32);
                      const auto scales = [&] { return arrays.random(blocks, kF32, 0.1f, 1); };
                      const BlockwiseAdamW of{.master = is_scales ? grad : arrays.random(n, kF32),
@@ -160,7 +162,8 @@ void add_blockwise_adamw(std::vector<KernelCase>& cases, std::int64_t n, bool is
                                              .v_scales = scales(),
                                              .new_m_scales = scales(),
                                              .new_v_scales = scales(),
-                                             .part = part};
+                                             .part = part,
+                                             .weight_decay = 0.1f};
                      return [=](ExecContext& exec) {
                        is_scales ? kernels_of(exec).blockwise_adamw_scales(exec, of, kOptions)
                                  : kernels_of(exec).blockwise_adamw(exec, of, kOptions);

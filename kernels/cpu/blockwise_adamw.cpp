@@ -44,7 +44,6 @@ inline Split split_blocks(int threads, std::int64_t blocks) { return {threads, b
 
 void blockwise_adamw_scales(int threads, const BlockwiseAdamW& args, std::int64_t n) {
   const BlockwiseAdamW a = args;
-  const float clip = a.scalars.clip_coefficient, beta1 = a.options.beta1, beta2 = a.options.beta2;
   const std::int64_t blocks = blocks_of(a.part, n);
   parallel_ranges(split_blocks(threads, blocks), [=](std::int64_t first, std::int64_t last) {
     for (std::int64_t block = first; block < last; ++block) a.new_m_scales[block] = a.new_v_scales[block] = 0;
@@ -53,9 +52,8 @@ void blockwise_adamw_scales(int threads, const BlockwiseAdamW& args, std::int64_
       float most_m = a.new_m_scales[block], most_v = a.new_v_scales[block];
 #pragma omp simd reduction(max : most_m, most_v)
       for (std::int64_t i = begin; i < end; ++i) {
-        const float g = a.grad[i] * clip;
-        const float m = beta1 * (kSigned.values[a.m[i]] * m_scale) + (1.0f - beta1) * g;
-        const float v = beta2 * (kUnsigned.values[a.v[i]] * v_scale) + (1.0f - beta2) * g * g;
+        float m = kSigned.values[a.m[i]] * m_scale, v = kUnsigned.values[a.v[i]] * v_scale;
+        adamw_moments(a.options, a.scalars, a.grad[i], m, v);
         const float magnitude = m < 0 ? -m : m;
         most_m = magnitude > most_m ? magnitude : most_m;
         most_v = v > most_v ? v : most_v;
@@ -68,22 +66,14 @@ void blockwise_adamw_scales(int threads, const BlockwiseAdamW& args, std::int64_
 
 void blockwise_adamw(int threads, const BlockwiseAdamW& args, std::int64_t n) {
   const BlockwiseAdamW a = args;
-  const float clip = a.scalars.clip_coefficient, lr = a.scalars.lr;
-  const float correction1 = a.scalars.bias_correction1, correction2 = a.scalars.bias_correction2;
-  const float beta1 = a.options.beta1, beta2 = a.options.beta2, eps = a.options.eps,
-              weight_decay = a.options.weight_decay;
   parallel_ranges(split_blocks(threads, blocks_of(a.part, n)), [=](std::int64_t first, std::int64_t last) {
     for_each_of_blocks(a, n, first, last, [&](std::int64_t begin, std::int64_t end, std::int64_t block) {
       const float m_scale = a.m_scales[block], v_scale = a.v_scales[block];
       const float new_m_scale = a.new_m_scales[block], new_v_scale = a.new_v_scales[block];
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
-        const float g = a.grad[i] * clip;
-        const float m = beta1 * (kSigned.values[a.m[i]] * m_scale) + (1.0f - beta1) * g;
-        const float v = beta2 * (kUnsigned.values[a.v[i]] * v_scale) + (1.0f - beta2) * g * g;
-        const float before = a.master[i];
-        a.master[i] =
-            before - lr * (m / correction1 / (__builtin_sqrtf(v / correction2) + eps) + weight_decay * before);
+        float m = kSigned.values[a.m[i]] * m_scale, v = kUnsigned.values[a.v[i]] * v_scale;
+        a.master[i] = adamw_rule(a.options, a.scalars, a.weight_decay, a.master[i], a.grad[i], m, v);
         a.m[i] = static_cast<std::uint8_t>(nearest_code(kSigned.middles, m / new_m_scale));
         a.v[i] = static_cast<std::uint8_t>(nearest_code_above_zero(kUnsigned.middles, v / new_v_scale));
       }
@@ -121,6 +111,7 @@ BlockwiseAdamW loop_args(const zs::BlockwiseAdamW& of, const AdamWOptions& optio
           .new_v_scales = floats_of(of.new_v_scales),
           .part = of.part,
           .scalars = *reinterpret_cast<const StepScalars*>(of.scalars.as<float>()),
+          .weight_decay = of.weight_decay,
           .options = options};
 }
 

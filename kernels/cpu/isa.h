@@ -97,31 +97,13 @@ struct CrossEntropy {
   float factor;
 };
 
-/// copy: bf16, null for none.
-struct AdamW {
+/// See zs::UpdateRange; m, v, copy: null: none.
+struct Update {
   float *master, *m, *v;
   std::uint16_t* copy;
   const float* grad;
   StepScalars scalars;
-  AdamWOptions options;
-};
-
-/// m: null for none; copy as above.
-struct Sgd {
-  float *master, *m;
-  std::uint16_t* copy;
-  const float* grad;
-  StepScalars scalars;
-  SgdOptions options;
-};
-
-/// copy as above.
-struct Lion {
-  float *master, *m;
-  std::uint16_t* copy;
-  const float* grad;
-  StepScalars scalars;
-  LionOptions options;
+  float weight_decay;
 };
 
 /// See zs::BlockwiseAdamW; copy as above.
@@ -134,6 +116,7 @@ struct BlockwiseAdamW {
   float *new_m_scales, *new_v_scales;
   ElementRuns part;
   StepScalars scalars;
+  float weight_decay;
   AdamWOptions options;
 };
 
@@ -205,9 +188,9 @@ struct Isa {
   std::int64_t (*fixed_point_squares)(int threads, Data in, std::int64_t n, double factor);
   /// sum of (|x| * factor)^power, in f64
   double (*power_sum)(int threads, Data in, std::int64_t n, double factor, double power);
-  void (*adamw)(int threads, const AdamW& args, std::int64_t n);
-  void (*sgd)(int threads, const Sgd& args, std::int64_t n);
-  void (*lion)(int threads, const Lion& args, std::int64_t n);
+  void (*adamw)(int threads, const Update& args, const AdamWOptions& options, std::int64_t n);
+  void (*sgd)(int threads, const Update& args, const SgdOptions& options, std::int64_t n);
+  void (*lion)(int threads, const Update& args, const LionOptions& options, std::int64_t n);
   void (*blockwise_adamw_scales)(int threads, const BlockwiseAdamW& args, std::int64_t n);
   void (*blockwise_adamw)(int threads, const BlockwiseAdamW& args, std::int64_t n);
 };

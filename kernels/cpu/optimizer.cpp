@@ -144,84 +144,46 @@ double power_sum(int threads, Data in, std::int64_t n, double factor, double pow
   return result;
 }
 
-template <bool kCopies>
-void adamw_pass(int threads, const AdamW& args, std::int64_t n) {
-  const AdamW a = args;
-  const float clip = a.scalars.clip_coefficient, lr = a.scalars.lr;
-  const float correction1 = a.scalars.bias_correction1, correction2 = a.scalars.bias_correction2;
-  const float beta1 = a.options.beta1, beta2 = a.options.beta2, eps = a.options.eps,
-              weight_decay = a.options.weight_decay;
+/// rule(i): the new master of element i, whose moments it changes.
+template <class Rule>
+void update(int threads, const Update& args, std::int64_t n, const Rule& rule) {
   parallel_ranges(split_elements(threads, n), [=](std::int64_t begin, std::int64_t end) {
+    const Rule own = rule;  // which no element can be: what is constant stays in registers
+    const Update a = args;
+    if (a.copy == nullptr) {
+#pragma omp simd
+      for (std::int64_t i = begin; i < end; ++i) a.master[i] = own(i);
+      return;
+    }
 #pragma omp simd
     for (std::int64_t i = begin; i < end; ++i) {
-      const float g = a.grad[i] * clip;
-      const float m = beta1 * a.m[i] + (1.0f - beta1) * g;
-      const float v = beta2 * a.v[i] + (1.0f - beta2) * g * g;
-      a.m[i] = m;
-      a.v[i] = v;
-      const float before = a.master[i];
-      const float master =
-          before - lr * (m / correction1 / (__builtin_sqrtf(v / correction2) + eps) + weight_decay * before);
+      const float master = own(i);
       a.master[i] = master;
-      if constexpr (kCopies) a.copy[i] = from_float<Bf16>(master);
+      a.copy[i] = from_float<Bf16>(master);
     }
   });
 }
 
-void adamw(int threads, const AdamW& args, std::int64_t n) {
-  if (args.copy != nullptr) {
-    adamw_pass<true>(threads, args, n);
-  } else {
-    adamw_pass<false>(threads, args, n);
-  }
-}
-
-template <bool kHasMomentum>
-void sgd_pass(int threads, const Sgd& args, std::int64_t n) {
-  const Sgd a = args;
-  const float clip = a.scalars.clip_coefficient, lr = a.scalars.lr;
-  const float momentum = a.options.momentum, weight_decay = a.options.weight_decay;
-  const bool nesterov = a.options.nesterov;
-  parallel_ranges(split_elements(threads, n), [=](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) {
-      const float before = a.master[i], g = a.grad[i] * clip + weight_decay * before;
-      float step = g;
-      if constexpr (kHasMomentum) {
-        const float m = momentum * a.m[i] + g;
-        a.m[i] = m;
-        step = nesterov ? g + momentum * m : m;
-      }
-      a.master[i] = before - lr * step;
-    }
-    if (a.copy == nullptr) return;
-    for (std::int64_t i = begin; i < end; ++i) a.copy[i] = from_float<Bf16>(a.master[i]);
+void adamw(int threads, const Update& a, const AdamWOptions& options, std::int64_t n) {
+  update(threads, a, n, [=, a = a](std::int64_t i) {
+    return adamw_rule(options, a.scalars, a.weight_decay, a.master[i], a.grad[i], a.m[i], a.v[i]);
   });
 }
 
-void sgd(int threads, const Sgd& args, std::int64_t n) {
-  if (args.m != nullptr) {
-    sgd_pass<true>(threads, args, n);
-  } else {
-    sgd_pass<false>(threads, args, n);
-  }
+void sgd(int threads, const Update& a, const SgdOptions& options, std::int64_t n) {
+  if (a.m != nullptr)
+    return update(threads, a, n, [=, a = a](std::int64_t i) {
+      return sgd_rule<true>(options, a.scalars, a.weight_decay, a.master[i], a.grad[i], a.m[i]);
+    });
+  update(threads, a, n, [=, a = a](std::int64_t i) {
+    float none = 0;
+    return sgd_rule<false>(options, a.scalars, a.weight_decay, a.master[i], a.grad[i], none);
+  });
 }
 
-void lion(int threads, const Lion& args, std::int64_t n) {
-  const Lion a = args;
-  const float clip = a.scalars.clip_coefficient, lr = a.scalars.lr;
-  const float beta1 = a.options.beta1, beta2 = a.options.beta2, weight_decay = a.options.weight_decay;
-  parallel_ranges(split_elements(threads, n), [=](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) {
-      const float g = a.grad[i] * clip, m = a.m[i], before = a.master[i];
-      const float mean = beta1 * m + (1.0f - beta1) * g;
-      const float sign = mean > 0.0f ? 1.0f : mean < 0.0f ? -1.0f : 0.0f;
-      a.master[i] = before - lr * (sign + weight_decay * before);
-      a.m[i] = beta2 * m + (1.0f - beta2) * g;
-    }
-    if (a.copy == nullptr) return;
-    for (std::int64_t i = begin; i < end; ++i) a.copy[i] = from_float<Bf16>(a.master[i]);
+void lion(int threads, const Update& a, const LionOptions& options, std::int64_t n) {
+  update(threads, a, n, [=, a = a](std::int64_t i) {
+    return lion_rule(options, a.scalars, a.weight_decay, a.master[i], a.grad[i], a.m[i]);
   });
 }
 
@@ -343,50 +305,34 @@ void clip_coefficient(ExecContext&, Buffer scalars, Buffer squared_norm, Buffer 
     step.clip_coefficient = static_cast<float>(std::min(1.0, static_cast<double>(clip) / (norm + 1e-6)));
 }
 
-void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buffer grad, Buffer scalars,
-           const AdamWOptions& options) {
-  checks::adamw(master, m, v, copy, grad);
-  const StepScalars& step = step_scalars(scalars);
-  if (step.skip != 0.0f) return;
-  isa().adamw(ctx.threads(),
-              {.master = floats_of(master),
-               .m = floats_of(m),
-               .v = floats_of(v),
-               .copy = copy.empty() ? nullptr : static_cast<std::uint16_t*>(data_of(copy).address),
-               .grad = floats_of(grad),
-               .scalars = step,
-               .options = options},
-              master.elems);
+/// Ranges one after the other.
+template <class Options>
+void update_each(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const Options& options, bool needs_m,
+                 bool needs_v, void (*loop)(int, const Update&, const Options&, std::int64_t)) {
+  const auto floats_or_none = [](const Buffer& buffer) { return buffer.empty() ? nullptr : floats_of(buffer); };
+  for (const UpdateRange& range : ranges) {
+    checks::update_range(range, needs_m, needs_v);
+    const Update args{.master = floats_of(range.master),
+                      .m = floats_or_none(range.m),
+                      .v = floats_or_none(range.v),
+                      .copy = range.copy.empty() ? nullptr : static_cast<std::uint16_t*>(data_of(range.copy).address),
+                      .grad = floats_of(range.grad),
+                      .scalars = step_scalars(range.scalars),
+                      .weight_decay = range.weight_decay};
+    if (args.scalars.skip == 0.0f) loop(ctx.threads(), args, options, range.master.elems);
+  }
 }
 
-void sgd(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars,
-         const SgdOptions& options) {
-  checks::sgd(master, m, copy, grad);
-  const StepScalars& step = step_scalars(scalars);
-  if (step.skip != 0.0f) return;
-  isa().sgd(ctx.threads(),
-            {.master = floats_of(master),
-             .m = m.empty() ? nullptr : floats_of(m),
-             .copy = copy.empty() ? nullptr : static_cast<std::uint16_t*>(data_of(copy).address),
-             .grad = floats_of(grad),
-             .scalars = step,
-             .options = options},
-            master.elems);
+void adamw(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const AdamWOptions& options) {
+  update_each(ctx, ranges, options, true, true, isa().adamw);
 }
 
-void lion(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars,
-          const LionOptions& options) {
-  checks::lion(master, m, copy, grad);
-  const StepScalars& step = step_scalars(scalars);
-  if (step.skip != 0.0f) return;
-  isa().lion(ctx.threads(),
-             {.master = floats_of(master),
-              .m = floats_of(m),
-              .copy = copy.empty() ? nullptr : static_cast<std::uint16_t*>(data_of(copy).address),
-              .grad = floats_of(grad),
-              .scalars = step,
-              .options = options},
-             master.elems);
+void sgd(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const SgdOptions& options) {
+  update_each(ctx, ranges, options, false, false, isa().sgd);
+}
+
+void lion(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const LionOptions& options) {
+  update_each(ctx, ranges, options, true, false, isa().lion);
 }
 
 }  // namespace

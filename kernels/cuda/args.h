@@ -6,6 +6,7 @@
 #include "kernels/dynamic_code.h"
 #include "kernels/map_op.h"
 #include "kernels/rotary_angle.h"
+#include "kernels/update_rules.h"
 
 /// What a kernel is given: one struct, by value. Seen by the host code, which fills it in from checked Buffers, and by
 /// nvcc; so it includes nothing of the host's.
@@ -243,38 +244,35 @@ struct FinishArgs {
   Reduction reduction;
 };
 
-/// The six floats of StepScalars, in its order.
-struct Scalars {
-  float lr, bias_correction1, bias_correction2, clip_coefficient, grad_norm, skip;
-};
-
 /// squared_norm: f64, or i64 where `exponent` is not null.
 struct ClipArgs {
-  Scalars* scalars;
+  StepScalars* scalars;
   const void* squared_norm;
   const std::int32_t* exponent;
   int shift;
   float clip;
 };
 
-struct SgdArgs {
-  float *master, *m;    // m null: none
-  std::uint16_t* copy;  // bf16, null: none
+/// What some of the blocks update, from `first_block` on: see UpdateRange; m, v, copy: null: none.
+struct UpdateRangeArgs {
+  float *master, *m, *v;
+  std::uint16_t* copy;
   const float* grad;
-  const Scalars* scalars;
+  const StepScalars* scalars;
   std::int64_t elems;
-  float momentum, weight_decay;
-  bool nesterov;
+  int first_block;
+  float weight_decay;
+  bool is_aligned;
 };
-
-struct LionArgs {
-  float *master, *m;
-  std::uint16_t* copy;  // bf16, null: none
-  const float* grad;
-  const Scalars* scalars;
-  std::int64_t elems;
-  float beta1, beta2, weight_decay;
+/// Ranges of one launch, whose arguments keep below 4 KiB; elements that a thread takes.
+inline constexpr int kUpdateRanges = 56, kUpdateElems = 8;
+template <class Options>
+struct UpdateArgs {
+  UpdateRangeArgs ranges[kUpdateRanges];
+  int count;
+  Options options;
 };
+static_assert(sizeof(UpdateArgs<AdamWOptions>) < 4096);
 
 /// out: f64, the sum of powers on entry.
 struct NormOfPowersArgs {
@@ -285,18 +283,8 @@ struct NormOfPowersArgs {
 
 struct ClipGradientArgs {
   Data grad;
-  const Scalars* scalars;
+  const StepScalars* scalars;
   std::int64_t elems;
-};
-
-struct AdamWArgs {
-  float *master, *m, *v;
-  std::uint16_t* copy;  // bf16, null: none
-  const float* grad;
-  const Scalars* scalars;
-  std::int64_t elems;
-  float beta1, beta2, eps, weight_decay;
-  bool is_aligned;
 };
 
 /// See zs::BlockwiseAdamW; the codes are what an m and a v stand for.
@@ -304,13 +292,14 @@ struct BlockwiseAdamWArgs {
   float* master;
   std::uint16_t* copy;  // bf16, null: none
   const float* grad;
-  const Scalars* scalars;
+  const StepScalars* scalars;
   std::uint8_t *m, *v;
   const float *m_scales, *v_scales;
   float *new_m_scales, *new_v_scales;
   std::int64_t elems;
   ElementRuns part;
-  float beta1, beta2, eps, weight_decay;
+  AdamWOptions options;
+  float weight_decay;
   DynamicCodes m_codes, v_codes;
 };
 

@@ -11,7 +11,7 @@ void launch_blocks(ExecContext& ctx, const char* kernel, const BlockwiseAdamW& o
   BlockwiseAdamWArgs args{.master = floats_of(of.master),
                           .copy = of.copy.empty() ? nullptr : static_cast<std::uint16_t*>(data_of(of.copy).address),
                           .grad = floats_of(of.grad),
-                          .scalars = static_cast<const Scalars*>(of.scalars.data),
+                          .scalars = static_cast<const StepScalars*>(of.scalars.data),
                           .m = static_cast<std::uint8_t*>(of.m.data),
                           .v = static_cast<std::uint8_t*>(of.v.data),
                           .m_scales = floats_of(of.m_scales),
@@ -20,10 +20,8 @@ void launch_blocks(ExecContext& ctx, const char* kernel, const BlockwiseAdamW& o
                           .new_v_scales = floats_of(of.new_v_scales),
                           .elems = of.master.elems,
                           .part = of.part,
-                          .beta1 = options.beta1,
-                          .beta2 = options.beta2,
-                          .eps = options.eps,
-                          .weight_decay = options.weight_decay,
+                          .options = options,
+                          .weight_decay = of.weight_decay,
                           .m_codes = kSigned,
                           .v_codes = kUnsigned};
   launch(ctx, kernel, of.m_scales.elems, kThreads, &args);

@@ -30,10 +30,8 @@ __device__ void load_codes(const BlockwiseAdamWArgs& args, CodeValues& codes) {
   __syncthreads();
 }
 
-/// Behind this step.
-__device__ Moments moments_of(const BlockwiseAdamWArgs& args, const CodeValues& codes, std::int64_t i, float g) {
-  const float m = codes.m[args.m[i]] * args.m_scales[blockIdx.x], v = codes.v[args.v[i]] * args.v_scales[blockIdx.x];
-  return {args.beta1 * m + (1.0f - args.beta1) * g, args.beta2 * v + (1.0f - args.beta2) * g * g};
+__device__ Moments moments_of(const BlockwiseAdamWArgs& args, const CodeValues& codes, std::int64_t i) {
+  return {codes.m[args.m[i]] * args.m_scales[blockIdx.x], codes.v[args.v[i]] * args.v_scales[blockIdx.x]};
 }
 
 __device__ float finite_most(float a, float b) {
@@ -48,9 +46,13 @@ extern "C" __global__ void zs_blockwise_adamw_scales(const BlockwiseAdamWArgs ar
   __shared__ float shared[kThreads];
   __shared__ CodeValues codes;
   load_codes(args, codes);
-  const Scalars s = *args.scalars;
+  const StepScalars s = *args.scalars;
   const std::int64_t i = element_of_thread(args);
-  const Moments own = i < 0 ? Moments{0, 0} : moments_of(args, codes, i, args.grad[i] * s.clip_coefficient);
+  Moments own{0, 0};
+  if (i >= 0) {
+    own = moments_of(args, codes, i);
+    adamw_moments(args.options, s, args.grad[i], own.m, own.v);
+  }
   const float m = block_reduce(fabsf(own.m), shared, finite_most), v = block_reduce(own.v, shared, finite_most);
   if (threadIdx.x != 0) return;
   args.new_m_scales[blockIdx.x] = s.skip != 0.0f ? args.m_scales[blockIdx.x] : m;
@@ -66,13 +68,11 @@ extern "C" __global__ void zs_blockwise_adamw(const BlockwiseAdamWArgs args) {
     v_middles[threadIdx.x] = middle_above(codes.v, static_cast<int>(threadIdx.x));
   }
   __syncthreads();
-  const Scalars s = *args.scalars;
+  const StepScalars s = *args.scalars;
   const std::int64_t i = element_of_thread(args);
   if (s.skip != 0.0f || i < 0) return;
-  const auto [m, v] = moments_of(args, codes, i, args.grad[i] * s.clip_coefficient);
-  const float before = args.master[i];
-  const float master = before - s.lr * (m / s.bias_correction1 / (sqrtf(v / s.bias_correction2) + args.eps) +
-                                        args.weight_decay * before);
+  auto [m, v] = moments_of(args, codes, i);
+  const float master = adamw_rule(args.options, s, args.weight_decay, args.master[i], args.grad[i], m, v);
   args.master[i] = master;
   args.m[i] = static_cast<std::uint8_t>(nearest_code(m_middles, m / args.new_m_scales[blockIdx.x]));
   args.v[i] = static_cast<std::uint8_t>(nearest_code_above_zero(v_middles, v / args.new_v_scales[blockIdx.x]));

@@ -9,9 +9,6 @@
 namespace zs::cuda {
 namespace {
 
-static_assert(sizeof(Scalars) == sizeof(StepScalars) && offsetof(Scalars, skip) == offsetof(StepScalars, skip) &&
-              offsetof(Scalars, clip_coefficient) == offsetof(StepScalars, clip_coefficient));
-
 /// What of the elements is known before they are reduced: see ReduceArgs.
 struct Known {
   const std::int32_t* exponent = nullptr;
@@ -107,13 +104,13 @@ void norm_of_powers(ExecContext& ctx, Buffer out, Buffer largest, float power) {
 void clip_gradient(ExecContext& ctx, Buffer grad, Buffer scalars) {
   checks::step_scalars(scalars);
   const ClipGradientArgs args{
-      .grad = data_of(grad), .scalars = static_cast<const Scalars*>(scalars.data), .elems = grad.elems};
+      .grad = data_of(grad), .scalars = static_cast<const StepScalars*>(scalars.data), .elems = grad.elems};
   launch_elems(ctx, "zs_clip_gradient", args.elems, 1, args);
 }
 
 void clip_coefficient(ExecContext& ctx, Buffer scalars, Buffer squared_norm, Buffer exponent, int shift, float clip) {
   checks::step_scalars(scalars);
-  ClipArgs args{.scalars = static_cast<Scalars*>(scalars.data),
+  ClipArgs args{.scalars = static_cast<StepScalars*>(scalars.data),
                 .squared_norm = nullptr,
                 .exponent = nullptr,
                 .shift = shift,
@@ -127,56 +124,55 @@ void clip_coefficient(ExecContext& ctx, Buffer scalars, Buffer squared_norm, Buf
   launch(ctx, "zs_clip_coefficient", 1, 1, &args);
 }
 
-void adamw(ExecContext& ctx, Buffer master, Buffer m, Buffer v, Buffer copy, Buffer grad, Buffer scalars,
-           const AdamWOptions& options) {
-  checks::adamw(master, m, v, copy, grad);
-  checks::step_scalars(scalars);
-  constexpr std::int64_t kElemsAThread = 4;
-  const AdamWArgs args{.master = floats_of(master),
-                       .m = floats_of(m),
-                       .v = floats_of(v),
-                       .copy = copy.empty() ? nullptr : static_cast<std::uint16_t*>(data_of(copy).address),
-                       .grad = floats_of(grad),
-                       .scalars = static_cast<const Scalars*>(scalars.data),
-                       .elems = master.elems,
-                       .beta1 = options.beta1,
-                       .beta2 = options.beta2,
-                       .eps = options.eps,
-                       .weight_decay = options.weight_decay,
-                       .is_aligned = are_aligned(master.data, m.data, v.data, grad.data, copy.data)};
-  launch_elems(ctx, "zs_adamw", args.elems, kElemsAThread, args);
+UpdateRangeArgs range_args(const UpdateRange& range, bool needs_m, bool needs_v) {
+  checks::update_range(range, needs_m, needs_v);
+  const auto floats_or_none = [](const Buffer& buffer) { return buffer.empty() ? nullptr : floats_of(buffer); };
+  return {.master = floats_of(range.master),
+          .m = floats_or_none(range.m),
+          .v = floats_or_none(range.v),
+          .copy = static_cast<std::uint16_t*>(data_or_none(range.copy).address),
+          .grad = floats_of(range.grad),
+          .scalars = static_cast<const StepScalars*>(range.scalars.data),
+          .elems = range.master.elems,
+          .first_block = 0,
+          .weight_decay = range.weight_decay,
+          .is_aligned = are_aligned(range.master.data, range.m.data, range.v.data, range.grad.data, range.copy.data)};
 }
 
-void sgd(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars,
-         const SgdOptions& options) {
-  checks::sgd(master, m, copy, grad);
-  checks::step_scalars(scalars);
-  const SgdArgs args{.master = floats_of(master),
-                     .m = m.empty() ? nullptr : floats_of(m),
-                     .copy = copy.empty() ? nullptr : static_cast<std::uint16_t*>(data_of(copy).address),
-                     .grad = floats_of(grad),
-                     .scalars = static_cast<const Scalars*>(scalars.data),
-                     .elems = master.elems,
-                     .momentum = options.momentum,
-                     .weight_decay = options.weight_decay,
-                     .nesterov = options.nesterov};
-  launch_elems(ctx, "zs_sgd", args.elems, 1, args);
+/// As many ranges a launch as its arguments take.
+template <class Options>
+void update(ExecContext& ctx, const char* kernel, const OneOrMany<UpdateRange>& ranges, const Options& options,
+            bool needs_m, bool needs_v) {
+  constexpr std::int64_t kElemsABlock = std::int64_t{kUpdateElems} * kThreads;
+  UpdateArgs<Options> args{.ranges = {}, .count = 0, .options = options};
+  std::int64_t blocks = 0;
+  const auto launch_all = [&] {
+    launch(ctx, kernel, blocks, kThreads, &args);
+    args.count = 0;
+    blocks = 0;
+  };
+  for (const UpdateRange& range : ranges) {
+    UpdateRangeArgs& next = args.ranges[args.count] = range_args(range, needs_m, needs_v);
+    if (next.elems == 0) continue;
+    const std::int64_t more = (next.elems + kElemsABlock - 1) / kElemsABlock;
+    ZS_CHECK(blocks + more <= INT32_MAX, "{} blocks of {}", blocks + more, kernel);
+    next.first_block = static_cast<int>(blocks);
+    blocks += more;
+    if (++args.count == kUpdateRanges) launch_all();
+  }
+  launch_all();
 }
 
-void lion(ExecContext& ctx, Buffer master, Buffer m, Buffer copy, Buffer grad, Buffer scalars,
-          const LionOptions& options) {
-  checks::lion(master, m, copy, grad);
-  checks::step_scalars(scalars);
-  const LionArgs args{.master = floats_of(master),
-                      .m = floats_of(m),
-                      .copy = copy.empty() ? nullptr : static_cast<std::uint16_t*>(data_of(copy).address),
-                      .grad = floats_of(grad),
-                      .scalars = static_cast<const Scalars*>(scalars.data),
-                      .elems = master.elems,
-                      .beta1 = options.beta1,
-                      .beta2 = options.beta2,
-                      .weight_decay = options.weight_decay};
-  launch_elems(ctx, "zs_lion", args.elems, 1, args);
+void adamw(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const AdamWOptions& options) {
+  update(ctx, "zs_adamw", ranges, options, true, true);
+}
+
+void sgd(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const SgdOptions& options) {
+  update(ctx, "zs_sgd", ranges, options, false, false);
+}
+
+void lion(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const LionOptions& options) {
+  update(ctx, "zs_lion", ranges, options, true, false);
 }
 
 }  // namespace

@@ -16,15 +16,11 @@ __device__ std::int32_t exponent_of(std::int32_t magnitude) {
   return exponent;
 }
 
-/// Elements [first, last) of a range, which the block has.
-struct Chunk {
-  Data in;
-  std::int64_t first, last;
-  bool is_aligned;
-};
-__device__ Chunk chunk_of_block(const ReduceArgs& args) {
+/// The last range that begins at this block or before it.
+template <class Args>
+__device__ int range_of_block(const Args& args) {
   const int block = static_cast<int>(blockIdx.x);
-  int at = 0, behind = args.count;  // the last range that begins at this block or before it
+  int at = 0, behind = args.count;
   while (behind - at > 1) {
     const int middle = (at + behind) / 2;
     if (args.ranges[middle].first_block <= block)
@@ -32,7 +28,19 @@ __device__ Chunk chunk_of_block(const ReduceArgs& args) {
     else
       behind = middle;
   }
-  const std::int64_t first = (block - args.ranges[at].first_block) * args.chunk, elems = args.ranges[at].elems;
+  return at;
+}
+
+/// Elements [first, last) of a range, which the block has.
+struct Chunk {
+  Data in;
+  std::int64_t first, last;
+  bool is_aligned;
+};
+__device__ Chunk chunk_of_block(const ReduceArgs& args) {
+  const int at = range_of_block(args);
+  const std::int64_t first = (static_cast<int>(blockIdx.x) - args.ranges[at].first_block) * args.chunk,
+                     elems = args.ranges[at].elems;
   return {args.ranges[at].in, first, first + args.chunk < elems ? first + args.chunk : elems,
           args.ranges[at].is_aligned};
 }
@@ -87,13 +95,32 @@ __device__ double norm_of(const ClipArgs& args) {
   return sqrt(ldexp(static_cast<double>(*static_cast<const std::int64_t*>(args.squared_norm)), 2 * e - args.shift));
 }
 
-/// A step of one element. Returns the new master weight.
-__device__ float adamw_one(const AdamWArgs& args, const Scalars& s, float before, float& m, float& v, float grad) {
-  const float g = grad * s.clip_coefficient;
-  m = args.beta1 * m + (1.0f - args.beta1) * g;
-  v = args.beta2 * v + (1.0f - args.beta2) * g * g;
-  return before -
-         s.lr * (m / s.bias_correction1 / (sqrtf(v / s.bias_correction2) + args.eps) + args.weight_decay * before);
+/// A pack for each thread. rule(range, scalars, before, grad, m, v): as those of update_rules.h; moments that a range
+/// has not are zeros.
+template <class Args, class Rule>
+__device__ void update(const Args& args, const Rule& rule) {
+  const UpdateRangeArgs& range = args.ranges[range_of_block(args)];
+  const StepScalars s = *range.scalars;
+  const std::int64_t at = ((blockIdx.x - range.first_block) * static_cast<std::int64_t>(kThreads) + threadIdx.x) *
+                          kUpdateElems,
+                     elems = range.elems;
+  if (s.skip != 0.0f || at >= elems) return;
+  float master[kUpdateElems], grad[kUpdateElems], m[kUpdateElems] = {}, v[kUpdateElems] = {};
+  const auto load = [&](const float* from, float(&to)[kUpdateElems]) {
+    if (from != nullptr) load_some({const_cast<float*>(from), false}, at, elems, range.is_aligned, to);
+  };
+  const auto store = [&](void* to, bool is_bf16, const float(&from)[kUpdateElems]) {
+    if (to != nullptr) store_some({to, is_bf16}, at, elems, range.is_aligned, from);
+  };
+  load(range.master, master);
+  load(range.grad, grad);
+  load(range.m, m);
+  load(range.v, v);
+  for (int i = 0; i < kUpdateElems; ++i) master[i] = rule(range, s, master[i], grad[i], m[i], v[i]);
+  store(range.master, false, master);
+  store(range.m, false, m);
+  store(range.v, false, v);
+  store(range.copy, true, master);
 }
 
 }  // namespace
@@ -164,7 +191,7 @@ extern "C" __global__ void zs_finish_reduction(const FinishArgs args) {
 
 /// One thread.
 extern "C" __global__ void zs_clip_coefficient(const ClipArgs args) {
-  Scalars& s = *args.scalars;
+  StepScalars& s = *args.scalars;
   const double norm = norm_of(args);
   s.grad_norm = static_cast<float>(norm);
   s.skip = isfinite(s.grad_norm) ? 0.0f : 1.0f;
@@ -173,33 +200,23 @@ extern "C" __global__ void zs_clip_coefficient(const ClipArgs args) {
     s.clip_coefficient = static_cast<float>(fmin(1.0, static_cast<double>(args.clip) / (norm + 1e-6)));
 }
 
-extern "C" __global__ void zs_sgd(const SgdArgs args) {
-  const Scalars s = *args.scalars;
-  const std::int64_t i = global_thread();
-  if (s.skip != 0.0f || i >= args.elems) return;
-  const float before = args.master[i], g = args.grad[i] * s.clip_coefficient + args.weight_decay * before;
-  float step = g;
-  if (args.m != nullptr) {
-    const float m = args.momentum * args.m[i] + g;
-    args.m[i] = m;
-    step = args.nesterov ? g + args.momentum * m : m;
-  }
-  const float master = before - s.lr * step;
-  args.master[i] = master;
-  if (args.copy != nullptr) args.copy[i] = from_float<Bf16>(master).bits;
+extern "C" __global__ void zs_adamw(const UpdateArgs<AdamWOptions> args) {
+  update(args, [&](const UpdateRangeArgs& range, const StepScalars& s, float before, float grad, float& m, float& v) {
+    return adamw_rule(args.options, s, range.weight_decay, before, grad, m, v);
+  });
 }
 
-extern "C" __global__ void zs_lion(const LionArgs args) {
-  const Scalars s = *args.scalars;
-  const std::int64_t i = global_thread();
-  if (s.skip != 0.0f || i >= args.elems) return;
-  const float g = args.grad[i] * s.clip_coefficient, m = args.m[i], before = args.master[i];
-  const float mean = args.beta1 * m + (1.0f - args.beta1) * g;
-  const float sign = mean > 0.0f ? 1.0f : mean < 0.0f ? -1.0f : 0.0f;
-  const float master = before - s.lr * (sign + args.weight_decay * before);
-  args.master[i] = master;
-  args.m[i] = args.beta2 * m + (1.0f - args.beta2) * g;
-  if (args.copy != nullptr) args.copy[i] = from_float<Bf16>(master).bits;
+extern "C" __global__ void zs_sgd(const UpdateArgs<SgdOptions> args) {
+  update(args, [&](const UpdateRangeArgs& range, const StepScalars& s, float before, float grad, float& m, float&) {
+    return range.m != nullptr ? sgd_rule<true>(args.options, s, range.weight_decay, before, grad, m)
+                              : sgd_rule<false>(args.options, s, range.weight_decay, before, grad, m);
+  });
+}
+
+extern "C" __global__ void zs_lion(const UpdateArgs<LionOptions> args) {
+  update(args, [&](const UpdateRangeArgs& range, const StepScalars& s, float before, float grad, float& m, float&) {
+    return lion_rule(args.options, s, range.weight_decay, before, grad, m);
+  });
 }
 
 /// One thread.
@@ -218,33 +235,6 @@ extern "C" __global__ void zs_clip_gradient(const ClipGradientArgs args) {
     T& x = elements<T>(args.grad)[i];
     x = from_float<T>(to_float(x) * args.scalars->clip_coefficient);
   });
-}
-
-extern "C" __global__ void zs_adamw(const AdamWArgs args) {
-  constexpr int kElems = 4;
-  const Scalars s = *args.scalars;
-  if (s.skip != 0.0f) return;
-  const std::int64_t begin = global_thread() * kElems;
-  if (args.is_aligned && begin + kElems <= args.elems) {
-    float master[kElems], m[kElems], v[kElems], grad[kElems];
-    load_pack(args.master + begin, master);
-    load_pack(args.m + begin, m);
-    load_pack(args.v + begin, v);
-    load_pack(args.grad + begin, grad);
-    for (int i = 0; i < kElems; ++i) master[i] = adamw_one(args, s, master[i], m[i], v[i], grad[i]);
-    store_pack(args.master + begin, master);
-    store_pack(args.m + begin, m);
-    store_pack(args.v + begin, v);
-    if (args.copy == nullptr) return;
-    std::uint64_t copy = 0;  // one access of 8 bytes
-    for (int i = 0; i < kElems; ++i) copy |= static_cast<std::uint64_t>(from_float<Bf16>(master[i]).bits) << 16 * i;
-    *reinterpret_cast<std::uint64_t*>(args.copy + begin) = copy;
-    return;
-  }
-  for (std::int64_t i = begin; i < begin + kElems && i < args.elems; ++i) {
-    args.master[i] = adamw_one(args, s, args.master[i], args.m[i], args.v[i], args.grad[i]);
-    if (args.copy != nullptr) args.copy[i] = from_float<Bf16>(args.master[i]).bits;
-  }
 }
 
 }  // namespace zs::cuda

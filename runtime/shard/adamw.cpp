@@ -39,10 +39,9 @@ void AdamW::set_corrections(StepScalars& scalars, std::int64_t updates) const {
   set_adamw_corrections(scalars, updates, config_.beta1, config_.beta2);
 }
 
-Optimizer::Update AdamW::slice_update() const {
-  return [&kernels = kernels(), config = config_](ExecContext& exec, const Slice& slice) {
-    kernels.adamw(exec, slice.master, slice.state[0], slice.state[1], slice.copy, slice.grad, slice.scalars,
-                  {config.beta1, config.beta2, config.eps, slice.weight_decay});
+Optimizer::UnitUpdate AdamW::unit_update() const {
+  return [&kernels = kernels(), config = config_](ExecContext& exec, const std::vector<Slice>& slices) {
+    kernels.adamw(exec, Slice::ranges_of(slices), {config.beta1, config.beta2, config.eps});
   };
 }
 

@@ -29,7 +29,7 @@ class AdamW final : public Optimizer {
   Buffer second_moment(std::size_t unit) const { return state(1, unit); }
 
  private:
-  Update slice_update() const override;
+  UnitUpdate unit_update() const override;
   bool copies() const override { return true; }
   void set_corrections(StepScalars& scalars, std::int64_t updates) const override;
 

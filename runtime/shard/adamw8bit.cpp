@@ -83,9 +83,6 @@ void AdamW8bit::set_corrections(StepScalars& scalars, std::int64_t updates) cons
   set_adamw_corrections(scalars, updates, config_.beta1, config_.beta2);
 }
 
-/// All parameters are apart.
-Optimizer::Update AdamW8bit::slice_update() const { return {}; }
-
 BlockwiseAdamW AdamW8bit::args_of(const Slice& slice) {
   return {.master = slice.master,
           .copy = slice.copy,
@@ -97,7 +94,8 @@ BlockwiseAdamW AdamW8bit::args_of(const Slice& slice) {
           .v_scales = slice.state[kVScale],
           .new_m_scales = slice.state[kNewMScale],
           .new_v_scales = slice.state[kNewVScale],
-          .part = slice.part};
+          .part = slice.part,
+          .weight_decay = slice.weight_decay};
 }
 
 std::vector<AdamW8bit::Work> AdamW8bit::works() {
@@ -134,8 +132,7 @@ void AdamW8bit::find_scales(const Work& work) {
   executor().context().launch(
       std::move(info), [&kernels = kernels(), config = config_, slices = std::move(slices)](ExecContext& exec) {
         for (const Slice& slice : slices)
-          kernels.blockwise_adamw_scales(exec, args_of(slice),
-                                         {config.beta1, config.beta2, config.eps, slice.weight_decay});
+          kernels.blockwise_adamw_scales(exec, args_of(slice), {config.beta1, config.beta2, config.eps});
       });
 }
 
@@ -191,13 +188,12 @@ void AdamW8bit::apply(Work& work) {
     info.writes.push_back(part.slice.master);
     info.writes.insert(info.writes.end(), state.begin(), state.begin() + kNewMScale);
   }
-  launch_parts(
-      std::move(info), std::move(work.parts),
-      [&kernels = kernels(), config = config_](ExecContext& exec, const Slice& slice) {
-        kernels.blockwise_adamw(exec, args_of(slice), {config.beta1, config.beta2, config.eps, slice.weight_decay});
-        kernels.copy(exec, slice.state[kMScale], slice.state[kNewMScale]);
-        kernels.copy(exec, slice.state[kVScale], slice.state[kNewVScale]);
-      });
+  launch_parts(std::move(info), std::move(work.parts),
+               of_each([&kernels = kernels(), config = config_](ExecContext& exec, const Slice& slice) {
+                 kernels.blockwise_adamw(exec, args_of(slice), {config.beta1, config.beta2, config.eps});
+                 kernels.copy(exec, slice.state[kMScale], slice.state[kNewMScale]);
+                 kernels.copy(exec, slice.state[kVScale], slice.state[kNewVScale]);
+               }));
 }
 
 void AdamW8bit::update_apart() {

@@ -33,7 +33,6 @@ class AdamW8bit final : public Optimizer {
     std::int64_t slots = 0;
     Memory scales = {};  // of m, then of v
   };
-  Update slice_update() const override;
   bool copies() const override { return true; }
   void set_corrections(StepScalars& scalars, std::int64_t updates) const override;
   void update_apart() override;

@@ -25,10 +25,9 @@ Lion::Lion(Executor& executor, const LionConfig& config)
                 shared_options(config)),
       config_(config) {}
 
-Optimizer::Update Lion::slice_update() const {
-  return [&kernels = kernels(), config = config_](ExecContext& exec, const Slice& slice) {
-    kernels.lion(exec, slice.master, slice.state[0], slice.copy, slice.grad, slice.scalars,
-                 {config.beta1, config.beta2, slice.weight_decay});
+Optimizer::UnitUpdate Lion::unit_update() const {
+  return [&kernels = kernels(), config = config_](ExecContext& exec, const std::vector<Slice>& slices) {
+    kernels.lion(exec, Slice::ranges_of(slices), {config.beta1, config.beta2});
   };
 }
 

@@ -21,7 +21,7 @@ class Lion final : public Optimizer {
   Lion(Executor& executor, const LionConfig& config);
 
  private:
-  Update slice_update() const override;
+  UnitUpdate unit_update() const override;
   bool copies() const override { return true; }
 
   LionConfig config_;

@@ -142,10 +142,9 @@ void Muon::set_corrections(StepScalars& scalars, std::int64_t updates) const {
   set_adamw_corrections(scalars, updates, config_.beta1, config_.beta2);
 }
 
-Optimizer::Update Muon::slice_update() const {
-  return [&kernels = kernels(), config = config_](ExecContext& exec, const Slice& slice) {
-    kernels.adamw(exec, slice.master, slice.state[0], slice.state[1], slice.copy, slice.grad, slice.scalars,
-                  {config.beta1, config.beta2, config.eps, slice.weight_decay});
+Optimizer::UnitUpdate Muon::unit_update() const {
+  return [&kernels = kernels(), config = config_](ExecContext& exec, const std::vector<Slice>& slices) {
+    kernels.adamw(exec, Slice::ranges_of(slices), {config.beta1, config.beta2, config.eps});
   };
 }
 
@@ -218,11 +217,11 @@ void Muon::add_momentum(const std::vector<Matrix>& matrices, const Buffer& step)
   for_parts(matrices, [&](const Matrix& matrix, Part part) {
     const std::string& name = executor().units()[matrix.unit].layout->views()[matrix.view].name;
     const Buffer out = matrix.part(), m = part.slice.state[0], grad = part.slice.grad;
-    const SgdOptions options{config_.momentum, 0, config_.nesterov};
+    const SgdOptions options{config_.momentum, config_.nesterov};
     executor().context().launch({"muon_momentum:" + name, {grad, m, step}, {out, m}},
                                 [&kernels = kernels(), out, m, grad, step, options](ExecContext& exec) {
                                   kernels.zero(exec, out);
-                                  kernels.sgd(exec, out, m, {}, grad, step, options);
+                                  kernels.sgd(exec, UpdateRange{out, grad, {}, m, {}, step}, options);
                                 });
   });
 }
@@ -274,9 +273,12 @@ void Muon::apply(const std::vector<Matrix>& matrices, const Buffer& steps) {
     std::vector<Part> parts;
     OpInfo info{"muon_step:" + name, {master, part.slice.grad, part.slice.scalars}, {master}};
     parts.push_back(std::move(part));
-    launch_parts(std::move(info), std::move(parts), [&kernels = kernels()](ExecContext& exec, const Slice& slice) {
-      kernels.sgd(exec, slice.master, {}, slice.copy, slice.grad, slice.scalars, {0, slice.weight_decay, false});
-    });
+    launch_parts(
+        std::move(info), std::move(parts), of_each([&kernels = kernels()](ExecContext& exec, const Slice& slice) {
+          kernels.sgd(exec,
+                      UpdateRange{slice.master, slice.grad, slice.copy, {}, {}, slice.scalars, slice.weight_decay},
+                      {0, false});
+        }));
   });
 }
 

@@ -31,7 +31,7 @@ class Muon final : public Optimizer {
 
  private:
   struct Matrix;
-  Update slice_update() const override;
+  UnitUpdate unit_update() const override;
   bool copies() const override { return true; }
   void set_corrections(StepScalars& scalars, std::int64_t updates) const override;
   void update_apart() override;

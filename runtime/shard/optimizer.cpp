@@ -249,20 +249,37 @@ std::vector<Optimizer::Part> Optimizer::parts(std::size_t unit, bool are_apart, 
   return parts;
 }
 
-void Optimizer::launch_parts(OpInfo info, std::vector<Part> parts, const Update& update) const {
+void Optimizer::launch_parts(OpInfo info, std::vector<Part> parts, const UnitUpdate& update) const {
+  std::vector<Slice> slices;
   for (const Part& part : parts) {  // the padding of a copy stays zero
     if (const Buffer& copy = part.cast.empty() ? part.slice.copy : part.cast; !copy.empty())
       info.writes.push_back(copy);
+    slices.push_back(part.slice);
   }
   const Context& context = executor_.context();
-  context.launch(std::move(info), [&kernels = context.kernels(), update, parts = std::move(parts)](ExecContext& exec) {
+  context.launch(std::move(info), [&kernels = context.kernels(), update, slices = std::move(slices),
+                                   parts = std::move(parts)](ExecContext& exec) {
+    update(exec, slices);
     for (const Part& part : parts) {
-      update(exec, part.slice);
       if (part.cast.empty()) continue;
       part.is_cast_at_random ? kernels.stochastic_cast(exec, part.cast, part.slice.master, part.rounding)
                              : kernels.cast(exec, part.cast, part.slice.master);
     }
   });
+}
+
+Optimizer::UnitUpdate Optimizer::of_each(Update update) {
+  return [update = std::move(update)](ExecContext& exec, const std::vector<Slice>& slices) {
+    for (const Slice& slice : slices) update(exec, slice);
+  };
+}
+
+std::vector<UpdateRange> Optimizer::Slice::ranges_of(const std::vector<Slice>& slices) {
+  std::vector<UpdateRange> ranges;
+  for (const auto& [master, grad, copy, state, scalars, weight_decay, part] : slices)
+    ranges.push_back({master, grad, copy, state.empty() ? Buffer{} : state[0], state.size() < 2 ? Buffer{} : state[1],
+                      scalars, weight_decay});
+  return ranges;
 }
 
 Optimizer::Held Optimizer::held_of(std::size_t unit, const HostLink::Window& window) const {
@@ -300,7 +317,7 @@ void Optimizer::update_unit(std::size_t unit, HostLink::Window window) {
 /// Frozen parameters take part in nothing.
 void Optimizer::note_updated(std::size_t unit) {
   const FlatParameter& flat = executor_.units()[unit];
-  update_ = slice_update();
+  update_ = unit_update();
   makes_copies_ = copies();
   for (std::size_t i = 0; i < flat.parameters.size(); ++i) {
     const bool is_updated = flat.grad_is_written && flat.parameters[i]->is_trainable();

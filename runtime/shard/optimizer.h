@@ -166,6 +166,8 @@ class Optimizer {
     Buffer scalars;             ///< as StepScalars
     float weight_decay;
     ElementRuns part;  ///< which elements of the parameter these are
+    /// As kernels that have two moments at most take them.
+    static std::vector<UpdateRange> ranges_of(const std::vector<Slice>& slices);
     /// Of a CPU device.
     const StepScalars& step() const { return *static_cast<const StepScalars*>(scalars.data); }
   };
@@ -173,7 +175,12 @@ class Optimizer {
   /// StepScalars::clip_coefficient, and leaves all as it is where StepScalars::skip is not 0. An element's update
   /// depends on nothing but it. Where `copies` says so it writes `copy` too.
   using Update = std::function<void(ExecContext& exec, const Slice& slice)>;
-  virtual Update slice_update() const = 0;
+  virtual Update slice_update() const { return {}; }
+  /// The same of all slices of a unit together, which a GPU's kernel takes in one launch; else slice_update's, one
+  /// after the other.
+  using UnitUpdate = std::function<void(ExecContext& exec, const std::vector<Slice>& slices)>;
+  virtual UnitUpdate unit_update() const { return of_each(slice_update()); }
+  static UnitUpdate of_each(Update update);
   /// Whether that writes the bf16 copy; else it is cast from the masters behind it.
   virtual bool copies() const { return false; }
   /// What else is known of a step to parameters that were updated so many times before it.
@@ -195,7 +202,7 @@ class Optimizer {
   /// What this rank holds of a unit that is trained: the parameters that are apart, or the others.
   std::vector<Part> parts(std::size_t unit, bool are_apart) const { return parts(unit, are_apart, held_of(unit, {})); }
   /// Enqueues `update` of each on compute, and the copies behind it.
-  void launch_parts(OpInfo info, std::vector<Part> parts, const Update& update) const;
+  void launch_parts(OpInfo info, std::vector<Part> parts, const UnitUpdate& update) const;
   std::int64_t slot_count() const { return std::ssize(slots_); }
   static constexpr std::int64_t kScalars = sizeof(StepScalars) / sizeof(float);
   /// Of a slot; the first also hold the norm.
@@ -291,7 +298,7 @@ class Optimizer {
   std::optional<GradNorm> norm_;
   Memory scalars_, skips_;
   HostLink::Window ahead_;  // of the unit whose update is left, and comes next
-  Update update_;           // of the last step
+  UnitUpdate update_;       // of the last step
   bool makes_copies_ = false;
   Memory marks_;  // f32 (2): less the number of the last step whose updates were left, as far as the device came
   std::int64_t left_steps_ = 0;

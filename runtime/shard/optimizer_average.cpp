@@ -20,26 +20,23 @@ void Optimizer::update_average() {
                  [&kernels = context.kernels(), skips, from = skip_of(scalars(0))](ExecContext& exec) {
                    for (const Buffer& skip : skips) kernels.copy(exec, skip, from);
                  });
-  struct Averaged {
-    Buffer average, master, scalars;
-  };
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (executor_.units()[unit].is_frozen) continue;
     const Buffer master = executor_.units()[unit].master_buffer(), average = state(definition_.state.size(), unit);
-    std::vector<Averaged> parts;
+    std::vector<UpdateRange> updates, copies;
     for (const Range& range : units_[unit].held) {
-      const std::int64_t updates = units_[unit].updates[range.view];
+      const std::int64_t count = units_[unit].updates[range.view];
       const bool was_updated = is_updated(unit, range.view);
-      if (!was_updated && updates > 0) continue;
-      parts.push_back({average.slice(range.offset, range.count), master.slice(range.offset, range.count),
-                       was_updated ? average_scalars(place_of({updates, range.lr_scale})) : Buffer{}});
+      if (!was_updated && count > 0) continue;
+      UpdateRange part{average.slice(range.offset, range.count), master.slice(range.offset, range.count)};
+      part.weight_decay = 1;
+      if (was_updated) part.scalars = average_scalars(place_of({count, range.lr_scale}));
+      (was_updated ? updates : copies).push_back(part);
     }
     context.launch({"average:" + executor_.units()[unit].name, {master, average, every_scalars()}, {average}},
-                   [&kernels = context.kernels(), parts = std::move(parts)](ExecContext& exec) {
-                     for (const auto& [to, from, step] : parts) {
-                       if (step.empty()) kernels.copy(exec, to, from);
-                       if (!step.empty()) kernels.sgd(exec, to, {}, {}, from, step, {0, 1, false});
-                     }
+                   [&kernels = context.kernels(), updates, copies](ExecContext& exec) {
+                     for (const UpdateRange& part : copies) kernels.copy(exec, part.master, part.grad);
+                     kernels.sgd(exec, updates, {0, false});
                    });
   }
 }

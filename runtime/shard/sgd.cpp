@@ -28,10 +28,9 @@ Sgd::Sgd(Executor& executor, const SgdConfig& config)
           shared_options(config)),
       config_(config) {}
 
-Optimizer::Update Sgd::slice_update() const {
-  return [&kernels = kernels(), config = config_](ExecContext& exec, const Slice& slice) {
-    kernels.sgd(exec, slice.master, slice.state.empty() ? Buffer{} : slice.state[0], slice.copy, slice.grad,
-                slice.scalars, {config.momentum, slice.weight_decay, config.nesterov});
+Optimizer::UnitUpdate Sgd::unit_update() const {
+  return [&kernels = kernels(), config = config_](ExecContext& exec, const std::vector<Slice>& slices) {
+    kernels.sgd(exec, Slice::ranges_of(slices), {config.momentum, config.nesterov});
   };
 }
 

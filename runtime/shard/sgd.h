@@ -23,7 +23,7 @@ class Sgd final : public Optimizer {
   Sgd(Executor& executor, const SgdConfig& config);
 
  private:
-  Update slice_update() const override;
+  UnitUpdate unit_update() const override;
   bool copies() const override { return true; }
 
   SgdConfig config_;

@@ -7,7 +7,7 @@ namespace zs::test {
 namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
-constexpr AdamWOptions kOptions{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f};
+constexpr AdamWOptions kOptions{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f};
 
 /// The values of Dettmers et al. 2022: of a decade 10^-6, 10^-5 ... the middles of 1, 2, 4 ... equal parts of [0.1, 1],
 /// of both signs, or of twice as many without sign; 0; and 1.
@@ -46,7 +46,7 @@ struct State {
         part(of) {}
   BlockwiseAdamW args(Values& grad, Values& scalars) {
     return {master.buffer(),   copy.buffer(),     grad.buffer(),         scalars.buffer(),      m.buffer(), v.buffer(),
-            m_scales.buffer(), v_scales.buffer(), new_m_scales.buffer(), new_v_scales.buffer(), part};
+            m_scales.buffer(), v_scales.buffer(), new_m_scales.buffer(), new_v_scales.buffer(), part,       0.1f};
   }
   /// Element i of the moments, and its block among the part's.
   std::int64_t block(std::int64_t i) const {
@@ -96,16 +96,23 @@ TEST_CASE("a step of 8-bit AdamW is AdamW's, and its moments become the nearest 
     Values grad = Values::of(DType::f32, gradient(n, step)), scalars = scalars_of(step);
     const State before = state;
     state = State(before);
-    const auto out =
-        run({state.master, state.copy, state.m, state.v, state.new_m_scales, state.new_v_scales},
-            [&](ExecContext& ctx, std::vector<Values>& o) {
-              const BlockwiseAdamW args{
-                  o[0].buffer(), o[1].buffer(),           grad.buffer(),           scalars.buffer(), o[2].buffer(),
-                  o[3].buffer(), state.m_scales.buffer(), state.v_scales.buffer(), o[4].buffer(),    o[5].buffer(),
-                  state.part};
-              k().blockwise_adamw_scales(ctx, args, kOptions);
-              k().blockwise_adamw(ctx, args, kOptions);
-            });
+    const auto out = run({state.master, state.copy, state.m, state.v, state.new_m_scales, state.new_v_scales},
+                         [&](ExecContext& ctx, std::vector<Values>& o) {
+                           const BlockwiseAdamW args{o[0].buffer(),
+                                                     o[1].buffer(),
+                                                     grad.buffer(),
+                                                     scalars.buffer(),
+                                                     o[2].buffer(),
+                                                     o[3].buffer(),
+                                                     state.m_scales.buffer(),
+                                                     state.v_scales.buffer(),
+                                                     o[4].buffer(),
+                                                     o[5].buffer(),
+                                                     state.part,
+                                                     0.1f};
+                           k().blockwise_adamw_scales(ctx, args, kOptions);
+                           k().blockwise_adamw(ctx, args, kOptions);
+                         });
     state.master = out[0], state.copy = out[1], state.m = out[2], state.v = out[3];
     state.new_m_scales = out[4], state.new_v_scales = out[5];
     state.keep_scales();

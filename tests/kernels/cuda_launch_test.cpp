@@ -64,6 +64,28 @@ TEST_CASE("all kernels are loaded once for all streams, before the first work th
   CHECK(driver.live_handles() == 0);
 }
 
+TEST_CASE("a unit's update is one launch, of up to 56 parameters") {
+  EmulatedDriver driver({.kernels = emulated_kernels()});
+  CudaDevice device(patient(), driver.table());
+  Stream& stream = device.stream(StreamRole::compute);
+  const Memory values = device.pool().acquire(4 * 60 * 16 * 4, stream, "moments"),
+               scalars = device.pool().acquire(sizeof(StepScalars), stream, "scalars");
+  const Buffer all = values.buffer(DType::f32, 4 * 60 * 16), step = scalars.buffer(DType::f32, 6);
+  const auto count = GENERATE(0, 1, 12, 56, 57);
+  std::vector<UpdateRange> ranges;
+  for (int i = 0; i < count; ++i) {
+    const auto part = [&](int which) { return all.slice((which * 60 + i) * 16, 16); };
+    ranges.push_back({part(0), part(1), {}, part(2), part(3), step});
+  }
+  stream.enqueue({"adamw", {all, step}, {all}}, [&](ExecContext& exec) {
+    cuda_kernels().zero(exec, all);
+    cuda_kernels().zero(exec, step);
+    cuda_kernels().adamw(exec, ranges, {0.9f, 0.999f, 1e-8f});
+  });
+  device.synchronize();
+  CHECK(driver.calls("cuLaunchKernel") == (count + 55) / 56);
+}
+
 TEST_CASE("what is uploaded may change at once, and what is downloaded is there after a wait") {
   EmulatedDriver driver({.is_guarded = true});
   {

@@ -36,6 +36,21 @@ OrderFree order_free(Values& in, const std::vector<std::int64_t>& cuts, const st
   return {exponent.at<std::int32_t>(0), total.at<std::int64_t>(0)};
 }
 
+constexpr AdamWOptions kAdamW{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f};
+
+/// values: the master, m and, where there are three, v.
+UpdateRange range_of(std::vector<Values>& values, Values& grad, Values& scalars) {
+  UpdateRange range{values[0].buffer(), grad.buffer(), {}, values[1].buffer(), {}, scalars.buffer(), 0.1f};
+  if (values.size() > 2) range.v = values[2].buffer();
+  return range;
+}
+UpdateRange part_of(const UpdateRange& all, std::int64_t first, std::int64_t count) {
+  UpdateRange part = all;
+  for (Buffer* buffer : {&part.master, &part.grad, &part.copy, &part.m, &part.v})
+    if (!buffer->empty()) *buffer = buffer->slice(first, count);
+  return part;
+}
+
 }  // namespace
 
 TEST_CASE("a squared norm is added to what is there, in double precision") {
@@ -164,8 +179,7 @@ TEST_CASE("AdamW's first step is the learning rate in the gradient's direction, 
   Values grad = Values::of(DType::f32, {0.3, -40.0, 1e-3});
   Values scalars = scalars_of({0.01f, 1.0f - 0.9f, 1.0f - 0.999f, 1.0f, 0.0f, 0.0f});
   const auto out = run({master, m, v}, [&](ExecContext& ctx, std::vector<Values>& o) {
-    k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), {}, grad.buffer(), scalars.buffer(),
-              {0.9f, 0.999f, 1e-8f, 0.1f});
+    k().adamw(ctx, range_of(o, grad, scalars), {0.9f, 0.999f, 1e-8f});
   });
   require_close(out[0], {1.0 - 0.01 - 0.001, -2.0 + 0.01 + 0.002, 0.5 - 0.01 - 0.0005}, 1e-6);
   require_close(out[1], {0.03, -4.0, 1e-4}, 1e-6);
@@ -184,8 +198,7 @@ TEST_CASE("AdamW follows its formula over several steps") {
     for (int t = 1; t <= 3; ++t) {
       Values s = scalars_of(
           {0.02f, static_cast<float>(1 - std::pow(b1, t)), static_cast<float>(1 - std::pow(b2, t)), 0.5f, 0.0f, 0.0f});
-      k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), {}, grads[static_cast<std::size_t>(t - 1)].buffer(),
-                s.buffer(), {0.9f, 0.95f, 1e-8f, 0.1f});
+      k().adamw(ctx, range_of(o, grads[static_cast<std::size_t>(t - 1)], s), kAdamW);
     }
   });
   std::vector<double> expected = start.list();
@@ -208,9 +221,7 @@ TEST_CASE("AdamW gives the same bits for any cut of the elements") {
   Values grad = Values::random(DType::f32, n, 2), scalars = scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 0.0f});
   const auto step = [&](std::vector<Values>& o, std::int64_t from, std::int64_t to) {
     ExecContext ctx = make_context();
-    k().adamw(ctx, o[0].buffer().slice(from, to - from), o[1].buffer().slice(from, to - from),
-              o[2].buffer().slice(from, to - from), {}, grad.buffer().slice(from, to - from), scalars.buffer(),
-              {0.9f, 0.95f, 1e-8f, 0.1f});
+    k().adamw(ctx, part_of(range_of(o, grad, scalars), from, to - from), kAdamW);
   };
   std::vector<Values> whole = {start, zeros, zeros}, pieces = whole;
   step(whole, 0, n);
@@ -219,14 +230,53 @@ TEST_CASE("AdamW gives the same bits for any cut of the elements") {
   for (std::size_t i = 0; i < 3; ++i) REQUIRE(whole[i].same_bytes(pieces[i]));
 }
 
+TEST_CASE("updates of many ranges at once are those of one range after the other") {
+  const int count = GENERATE(0, 1, 5, 56, 130);  // a launch on GPUs takes 56
+  const auto rule = GENERATE(std::string("adamw"), std::string("sgd"), std::string("lion"));
+  const std::int64_t n = 20000;
+  Values grad = Values::random(DType::f32, n, 2), none(DType::f32, 0);
+  Values steps[] = {scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 0.0f}),
+                    scalars_of({0.01f, 0.2f, 0.1f, 0.7f, 0.0f, 0.0f}),
+                    scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 1.0f})};
+  const auto updated = [&](bool at_once) {
+    std::vector<Values> o = {Values::random(DType::f32, n, 1), Values::random(DType::f32, n, 3),
+                             Values::random(DType::f32, n, 4), Values(DType::bf16, n)};
+    for (std::int64_t i = 0; i < n; ++i) o[2].set(i, std::abs(o[2][i]));
+    std::vector<UpdateRange> ranges;
+    std::int64_t first = 0;
+    for (int i = 0; i < count; ++i) {
+      const std::int64_t elems = i == 0 ? 5000 : i % 7 == 3 ? 0 : i % 11 * 23 + (i % 2 == 0 ? 16 : 1);
+      UpdateRange range = range_of(o, grad, steps[i % 3]);
+      range.weight_decay = 0.01f * static_cast<float>(i % 4);
+      if (i % 3 != 2) range.copy = o[3].buffer();
+      if (rule != "adamw") range.v = {};
+      if (rule == "sgd" && i % 5 == 1) range.m = {};
+      ranges.push_back(part_of(range, first, elems));
+      first += elems;
+    }
+    ExecContext ctx = make_context();
+    const auto update = [&](const OneOrMany<UpdateRange>& some) {
+      if (rule == "adamw") k().adamw(ctx, some, kAdamW);
+      if (rule == "sgd") k().sgd(ctx, some, {0.9f, true});
+      if (rule == "lion") k().lion(ctx, some, {0.9f, 0.99f});
+    };
+    if (at_once) update(ranges);
+    for (const UpdateRange& range : at_once ? std::vector<UpdateRange>{} : ranges) update(range);
+    return o;
+  };
+  const std::vector<Values> together = updated(true), apart = updated(false);
+  for (std::size_t i = 0; i < together.size(); ++i) REQUIRE(together[i].same_bytes(apart[i]));
+}
+
 TEST_CASE("AdamW's bf16 copy is the new master, rounded as a cast rounds it") {
   const std::int64_t n = GENERATE(1, 37, 100003);
   Values grad = Values::random(DType::f32, n, 2), scalars = scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 0.0f});
   const Values start = Values::random(DType::f32, n, 1), zeros(DType::f32, n);
   const auto out = run({start, zeros, zeros, Values(DType::bf16, n), Values(DType::bf16, n)},
                        [&](ExecContext& ctx, std::vector<Values>& o) {
-                         k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), o[3].buffer(), grad.buffer(),
-                                   scalars.buffer(), {0.9f, 0.95f, 1e-8f, 0.1f});
+                         UpdateRange range = range_of(o, grad, scalars);
+                         range.copy = o[3].buffer();
+                         k().adamw(ctx, range, kAdamW);
                          k().cast(ctx, o[4].buffer(), o[0].buffer());
                        });
   REQUIRE(out[3].same_bytes(out[4]));
@@ -241,15 +291,16 @@ TEST_CASE(
   const Values start = Values::random(DType::f32, n, 1), zeros(DType::f32, n);
   std::vector<Values> grads;
   for (std::uint64_t t = 0; t < 3; ++t) grads.push_back(Values::random(DType::f32, n, 10 + t));
-  const auto out = run({start, zeros, Values(DType::bf16, n), Values(DType::bf16, n)},
-                       [&](ExecContext& ctx, std::vector<Values>& o) {
-                         for (Values& grad : grads) {
-                           Values s = scalars_of({0.02f, 1, 1, 0.5f, 0.0f, 0.0f});
-                           k().sgd(ctx, o[0].buffer(), momentum > 0 ? o[1].buffer() : Buffer{}, o[2].buffer(),
-                                   grad.buffer(), s.buffer(), {momentum, 0.1f, nesterov});
-                         }
-                         k().cast(ctx, o[3].buffer(), o[0].buffer());
-                       });
+  const auto out = run(
+      {start, zeros, Values(DType::bf16, n), Values(DType::bf16, n)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+        for (Values& grad : grads) {
+          Values s = scalars_of({0.02f, 1, 1, 0.5f, 0.0f, 0.0f});
+          const Buffer m = momentum > 0 ? o[1].buffer() : Buffer{};
+          k().sgd(ctx, UpdateRange{o[0].buffer(), grad.buffer(), o[2].buffer(), m, {}, s.buffer(), 0.1f},
+                  {momentum, nesterov});
+        }
+        k().cast(ctx, o[3].buffer(), o[0].buffer());
+      });
   std::vector<double> expected = start.list();
   for (std::size_t i = 0; i < expected.size(); ++i) {
     double m = 0;
@@ -278,7 +329,8 @@ TEST_CASE(
       {start, zeros, Values(DType::bf16, n), Values(DType::bf16, n)}, [&](ExecContext& ctx, std::vector<Values>& o) {
         for (Values& grad : grads) {
           Values s = scalars_of({0.02f, 1, 1, 0.5f, 0.0f, 0.0f});
-          k().lion(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), grad.buffer(), s.buffer(), {0.9f, 0.99f, 0.1f});
+          k().lion(ctx, UpdateRange{o[0].buffer(), grad.buffer(), o[2].buffer(), o[1].buffer(), {}, s.buffer(), 0.1f},
+                   {0.9f, 0.99f});
         }
         k().cast(ctx, o[3].buffer(), o[0].buffer());
       });
@@ -300,7 +352,7 @@ TEST_CASE("Lion leaves everything as it is when told to skip") {
   std::vector<Values> o = {start, start};
   Values grad = Values::random(DType::f32, 10, 2), scalars = scalars_of({0.02f, 1, 1, 0.7f, 0.0f, 1.0f});
   ExecContext ctx = make_context();
-  k().lion(ctx, o[0].buffer(), o[1].buffer(), {}, grad.buffer(), scalars.buffer(), {0.9f, 0.99f, 0.1f});
+  k().lion(ctx, range_of(o, grad, scalars), {0.9f, 0.99f});
   for (const Values& values : o) REQUIRE(values.same_bytes(start));
 }
 
@@ -309,7 +361,7 @@ TEST_CASE("SGD leaves everything as it is when told to skip") {
   std::vector<Values> o = {start, start};
   Values grad = Values::random(DType::f32, 10, 2), scalars = scalars_of({0.02f, 1, 1, 0.7f, 0.0f, 1.0f});
   ExecContext ctx = make_context();
-  k().sgd(ctx, o[0].buffer(), o[1].buffer(), {}, grad.buffer(), scalars.buffer(), {0.9f, 0.1f, false});
+  k().sgd(ctx, range_of(o, grad, scalars), {0.9f, false});
   for (const Values& values : o) REQUIRE(values.same_bytes(start));
 }
 
@@ -318,8 +370,7 @@ TEST_CASE("AdamW leaves everything as it is when told to skip") {
   std::vector<Values> o = {start, start, start};
   Values grad = Values::random(DType::f32, 10, 2), scalars = scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 1.0f});
   ExecContext ctx = make_context();
-  k().adamw(ctx, o[0].buffer(), o[1].buffer(), o[2].buffer(), {}, grad.buffer(), scalars.buffer(),
-            {0.9f, 0.95f, 1e-8f, 0.1f});
+  k().adamw(ctx, range_of(o, grad, scalars), kAdamW);
   for (const Values& values : o) REQUIRE(values.same_bytes(start));
 }
 
