@@ -47,10 +47,21 @@ struct EmbeddingArgs {
   bool is_aligned;  // here and below: addresses, and rows to whole packs
 };
 
+/// order (count) := the tokens by their ids, those of one id in order; other (count): to work in. passes: of
+/// kIdBitsAPass bits of the ids each.
+inline constexpr int kIdBitsAPass = 4;
+struct SortIdsArgs {
+  const std::int32_t* ids;
+  std::int32_t *order, *other;
+  std::int64_t count, table_rows;
+  int passes;
+};
+
 /// table[ids[i]] += dy[i] in order of i, or at i mod time where ids is null. Rows of the id `padding` are passed over.
+/// order: of the ids, see SortIdsArgs.
 struct ScatterArgs {
   Data table, dy;
-  const std::int32_t* ids;
+  const std::int32_t *ids, *order;
   Rows rows;
   std::int64_t table_rows, time;
   std::int32_t padding;

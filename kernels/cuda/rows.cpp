@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "kernels/checks.h"
 #include "kernels/cuda/column_sums.h"
@@ -80,20 +81,42 @@ void embedding_forward(ExecContext& ctx, Buffer out, Buffer ids, Buffer table, B
   launch_elems(ctx, "zs_embedding_forward", found.tokens * packs_of(found.width), 1, args);
 }
 
+/// Tokens that the stream's workspace has room to sort.
+constexpr std::int64_t kMostTokens = ExecContext::kWorkspaceBytes / (2 * size_of(DType::i32));
+
+SortIdsArgs sort_ids(ExecContext& ctx, const Buffer& ids, std::int64_t table_rows) {
+  const int bits = std::bit_width(static_cast<std::uint64_t>(table_rows - 1));
+  auto* const order = static_cast<std::int32_t*>(ctx.workspace(2 * ids.elems * size_of(DType::i32)));
+  const SortIdsArgs args{.ids = ids.as<std::int32_t>(),
+                         .order = order,
+                         .other = order + ids.elems,
+                         .count = ids.elems,
+                         .table_rows = table_rows,
+                         .passes = std::max((bits + kIdBitsAPass - 1) / kIdBitsAPass, 1)};
+  launch(ctx, "zs_sort_ids", 1, kThreads, &args);
+  return args;
+}
+
 void embedding_backward(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, std::int64_t width, float beta,
                         std::int32_t padding) {
   const checks::TableRows found = checks::embedding_backward(dtable, ids, dy, width);
   begin_table(ctx, dtable, beta);
-  const ScatterArgs args{.table = data_of(dtable),
-                         .dy = data_of(dy),
-                         .ids = ids.as<std::int32_t>(),
-                         .rows = {found.tokens, width},
-                         .table_rows = found.table_rows,
-                         .time = 0,
-                         .padding = padding,
-                         .is_aligned = are_whole_packs(width, dtable.data, dy.data)};
-  const std::int64_t warps = found.tokens * blocks_of(width), a_block = kThreads / kWarp;
-  launch(ctx, "zs_embedding_backward", (warps + a_block - 1) / a_block, kThreads, &args);
+  for (std::int64_t first = 0; first < found.tokens; first += kMostTokens) {
+    const std::int64_t tokens = std::min(kMostTokens, found.tokens - first);
+    const Buffer rows = dy.slice(first * width, tokens * width);
+    const SortIdsArgs sort = sort_ids(ctx, ids.slice(first, tokens), found.table_rows);
+    const ScatterArgs args{.table = data_of(dtable),
+                           .dy = data_of(rows),
+                           .ids = sort.ids,
+                           .order = sort.order,
+                           .rows = {tokens, width},
+                           .table_rows = found.table_rows,
+                           .time = 0,
+                           .padding = padding,
+                           .is_aligned = are_whole_packs(width, dtable.data, rows.data)};
+    const std::int64_t warps = tokens * blocks_of(width), a_block = kThreads / kWarp;
+    launch(ctx, "zs_embedding_backward", (warps + a_block - 1) / a_block, kThreads, &args);
+  }
 }
 
 void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int64_t time, std::int64_t width,
@@ -103,6 +126,7 @@ void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int6
   const ScatterArgs args{.table = data_of(dpositions),
                          .dy = data_of(dy),
                          .ids = nullptr,
+                         .order = nullptr,
                          .rows = {found.tokens, width},
                          .table_rows = found.table_rows,
                          .time = time,
@@ -120,8 +144,8 @@ void fill_rows(KernelTable& table, KernelNames& names) {
   table.embedding_forward = embedding_forward;
   table.embedding_backward = embedding_backward;
   table.position_backward = position_backward;
-  names.insert(names.end(), {"zs_bias_sums", "zs_reduce_columns", "zs_embedding_forward", "zs_embedding_backward",
-                             "zs_position_backward"});
+  names.insert(names.end(), {"zs_bias_sums", "zs_reduce_columns", "zs_embedding_forward", "zs_sort_ids",
+                             "zs_embedding_backward", "zs_position_backward"});
 }
 
 }  // namespace zs::cuda

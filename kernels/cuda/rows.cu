@@ -4,51 +4,79 @@
 namespace zs::cuda {
 namespace {
 
-/// (warp) Whether a token before `token` has its id.
-__device__ bool has_come_before(const ScatterArgs& args, std::int64_t token, std::int32_t id) {
-  constexpr int kAtOnce = 4;
-  for (std::int64_t first = 0; first < token; first += kAtOnce * kWarp) {
-    bool is_found = false;
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      const std::int64_t other = first + k * kWarp + lane_of_warp();
-      is_found |= other < token && args.ids[other] == id;
-    }
-    if (vote(is_found) != 0) return true;
+constexpr int kDigits = 1 << kIdBitsAPass;
+
+/// counts (kDigits, kThreads) := for each digit and thread the sum of all counts of smaller digits, and of that digit
+/// by threads before this one.
+__device__ void sum_before(int (&counts)[kDigits * kThreads], int (&sums)[kThreads]) {
+  const int thread = static_cast<int>(threadIdx.x);
+  int* const own = counts + thread * kDigits;
+  int sum = 0;
+  for (int i = 0; i < kDigits; ++i) sum += own[i];
+  sums[thread] = sum;
+  __syncthreads();
+  int before = 0;
+  for (int step = 1; step < kThreads; step *= 2) {
+    const int more = thread >= step ? sums[thread - step] : 0;
+    __syncthreads();
+    before += more;
+    sums[thread] = sum + before;
+    __syncthreads();
   }
-  return false;
+  for (int i = 0; i < kDigits; ++i) {
+    const int count = own[i];
+    own[i] = before;
+    before += count;
+  }
+  __syncthreads();
 }
 
-/// (warp) Bit t: whether token first + t is `id`.
-__device__ std::uint64_t tokens_of(const ScatterArgs& args, std::int64_t first, std::int32_t id) {
-  const std::int64_t low = first + lane_of_warp(), high = low + kWarp;
-  const std::uint32_t of_low = vote(low < args.rows.count && args.ids[low] == id),
-                      of_high = vote(high < args.rows.count && args.ids[high] == id);
-  return of_low | static_cast<std::uint64_t>(of_high) << kWarp;
+/// A pass by the digit at `shift`: visit(token, digit) for this thread's part of `from` (null: the tokens in order).
+/// Some are asked for together.
+template <class Visit>
+__device__ void for_each_digit(const SortIdsArgs& args, const std::int32_t* from, int shift, const Visit& visit) {
+  constexpr int kAtOnce = 8;
+  const std::int64_t each = (args.count + kThreads - 1) / kThreads, first = threadIdx.x * each;
+  const std::int64_t last = first + each < args.count ? first + each : args.count;
+  for (std::int64_t begin = first; begin < last; begin += kAtOnce) {
+    std::int32_t tokens[kAtOnce] = {}, ids[kAtOnce] = {};
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)
+      if (begin + k < last) tokens[k] = from != nullptr ? from[begin + k] : static_cast<std::int32_t>(begin + k);
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)
+      if (begin + k < last) ids[k] = args.ids[tokens[k]];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k)
+      if (begin + k < last)
+        visit(tokens[k], static_cast<int>(checked_index(ids[k], args.table_rows) >> shift) % kDigits);
+  }
 }
 
-/// (warp) Adds the rows of all tokens from `token` on that are `id`, in their order, to a pack of columns for each
-/// lane; rounded after every addition, as one row after the other would be. Some rows are asked for together.
+/// (warp) Adds the rows of all tokens from `place` of the order on that are `id` to a pack of columns for each lane;
+/// rounded after every addition, as one row after the other would be. Some rows are asked for together.
 template <class Packs>
-__device__ void add_rows_of_id(const ScatterArgs& args, std::int64_t token, std::int32_t id, std::int64_t begin) {
-  constexpr int kAtOnce = 4, kTokens = 2 * kWarp;
+__device__ void add_rows_of_id(const ScatterArgs& args, std::int64_t place, std::int32_t id, std::int64_t begin) {
+  constexpr int kAtOnce = 4;
   const std::int64_t width = args.rows.width, row_of_table = id * width;
   const bool has_columns = begin < width;
   float sum[kRowElems] = {};
   if (has_columns) load_some(args.table, row_of_table + begin, row_of_table + width, args.is_aligned, sum);
-  for (std::int64_t first = token / kTokens * kTokens; first < args.rows.count; first += kTokens) {
-    std::uint64_t found = tokens_of(args, first, id);
-    while (found != 0) {
+  for (int count = kWarp; count == kWarp; place += kWarp) {
+    const std::int64_t other = place + lane_of_warp();
+    const std::uint64_t same = vote(other < args.rows.count && args.ids[args.order[other]] == id);
+    count = __ffsll(static_cast<long long>(~same)) - 1;  // before the first that is not
+    for (int at = 0; at < count; at += kAtOnce) {
       float rows[kAtOnce][kRowElems] = {};
-      std::uint64_t asked = found;
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k, asked &= asked - 1) {
-        const std::int64_t row = first + __ffsll(static_cast<long long>(asked)) - 1;
-        if (asked != 0 && has_columns) Packs::load(args.dy, row * width + begin, (row + 1) * width, rows[k]);
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (at + k >= count || !has_columns) continue;
+        const std::int64_t row = args.order[place + at + k];
+        Packs::load(args.dy, row * width + begin, (row + 1) * width, rows[k]);
       }
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k, found &= found - 1)
-        for (int i = 0; i < kRowElems; ++i) sum[i] = found != 0 ? rounded(sum[i] + rows[k][i], args.table) : sum[i];
+      for (int k = 0; k < kAtOnce; ++k)
+        for (int i = 0; i < kRowElems; ++i) sum[i] = at + k < count ? rounded(sum[i] + rows[k][i], args.table) : sum[i];
     }
   }
   if (has_columns) store_some(args.table, row_of_table + begin, row_of_table + width, args.is_aligned, sum);
@@ -119,20 +147,39 @@ extern "C" __global__ void zs_embedding_forward(const EmbeddingArgs args) {
   store_some(args.out, token * width + begin, (token + 1) * width, args.is_aligned, x);
 }
 
-/// One warp for 256 columns of a token. Those of an id's first token add up the rows of all; the others have nothing to
-/// do.
+/// One block: a radix sort, from the lowest digit on. Counts are added up in order, so that it needs no atomics and
+/// keeps the order of equal ids.
+extern "C" __global__ void zs_sort_ids(const SortIdsArgs args) {
+  __shared__ int places[kDigits * kThreads], sums[kThreads];
+  const int thread = static_cast<int>(threadIdx.x);
+  const std::int32_t* from = nullptr;
+  for (int pass = 0; pass < args.passes; ++pass) {
+    std::int32_t* const to = (args.passes - pass) % 2 == 1 ? args.order : args.other;
+    for (int digit = 0; digit < kDigits; ++digit) places[digit * kThreads + thread] = 0;
+    for_each_digit(args, from, pass * kIdBitsAPass,
+                   [&](std::int32_t, int digit) { ++places[digit * kThreads + thread]; });
+    __syncthreads();
+    sum_before(places, sums);
+    for_each_digit(args, from, pass * kIdBitsAPass,
+                   [&](std::int32_t token, int digit) { to[places[digit * kThreads + thread]++] = token; });
+    __syncthreads();
+    from = to;
+  }
+}
+
+/// One warp for 256 columns of a place in the order. Those of an id's first place add up the rows of all; the others
+/// have nothing to do.
 extern "C" __global__ void zs_embedding_backward(const ScatterArgs args) {
   const std::int64_t parts = (args.rows.width + kWarpElems - 1) / kWarpElems;
-  const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp_of_block(), token = warp / parts,
+  const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp_of_block(), place = warp / parts,
                      begin = warp % parts * kWarpElems + lane_of_warp() * kRowElems;
-  if (token >= args.rows.count) return;
-  const std::int32_t id = args.ids[token];
-  checked_index(id, args.table_rows);
+  if (place >= args.rows.count) return;
+  const std::int32_t id = args.ids[args.order[place]];
   if (id == args.padding) return;
-  if (has_come_before(args, token, id)) return;
-  if (!args.is_aligned) return add_rows_of_id<AnyPacks>(args, token, id, begin);
-  if (args.dy.is_bf16) return add_rows_of_id<WholePacks<Bf16>>(args, token, id, begin);
-  add_rows_of_id<WholePacks<float>>(args, token, id, begin);
+  if (place > 0 && args.ids[args.order[place - 1]] == id) return;
+  if (!args.is_aligned) return add_rows_of_id<AnyPacks>(args, place, id, begin);
+  if (args.dy.is_bf16) return add_rows_of_id<WholePacks<Bf16>>(args, place, id, begin);
+  add_rows_of_id<WholePacks<float>>(args, place, id, begin);
 }
 
 /// One block a position; rounded as above.

@@ -222,6 +222,22 @@ TEST_CASE("embedding gradients are added in order of the tokens") {
   REQUIRE(out[1].same_bytes(expected_positions));
 }
 
+TEST_CASE("embedding gradients of a large table, some rows of which take many tokens, are added in order") {
+  const std::int64_t tokens = GENERATE(1, 255, 257, 3000), vocabulary = GENERATE(1, 16, 17, 70001), width = 3;
+  Values ids = random_ids(tokens, vocabulary), dy = Values::random(DType::f32, tokens * width, 1);
+  for (std::int64_t i = 0; i < tokens; ++i)
+    if (i % 3 != 0) ids.set(i, static_cast<double>((vocabulary - 1) / (1 + i % 2)));
+  const auto out = run({Values::poison(DType::f32, vocabulary * width)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+    k().embedding_backward(ctx, o[0].buffer(), ids.buffer(), dy.buffer(), width, 0.0f, -1);
+  });
+  Values expected(DType::f32, vocabulary * width);
+  for (std::int64_t i = 0; i < tokens * width; ++i) {
+    const std::int64_t at = ids.at<std::int32_t>(i / width) * width + i % width;
+    expected.set(at, static_cast<double>(static_cast<float>(expected[at]) + static_cast<float>(dy[i])));
+  }
+  REQUIRE(out[0].same_bytes(expected));
+}
+
 TEST_CASE("a token outside the table is refused by number", "[cpu]") {
   ExecContext ctx = make_context();
   Values ids = Values::of(DType::i32, {0, 5}), table(DType::f32, 5 * 2), out(DType::f32, 4), none(DType::f32, 0);

@@ -81,6 +81,7 @@ std::map<std::string, EmulatedKernel> emulated_kernels() {
       {"zs_blockwise_adamw_scales", kernel_of(cuda::zs_blockwise_adamw_scales, true)},
       {"zs_blockwise_adamw", kernel_of(cuda::zs_blockwise_adamw, true)},
       {"zs_embedding_forward", kernel_of(cuda::zs_embedding_forward)},
+      {"zs_sort_ids", kernel_of(cuda::zs_sort_ids, true)},
       {"zs_embedding_backward", kernel_of(cuda::zs_embedding_backward, true)},
       {"zs_position_backward", kernel_of(cuda::zs_position_backward)},
       {"zs_bias_sums", kernel_of(cuda::zs_bias_sums, true)},
