@@ -53,7 +53,9 @@ AdamW8bit::AdamW8bit(Executor& executor, const AdamWConfig& config)
 /// The same numbers on every rank.
 void AdamW8bit::plan_exchanges() {
   const auto& units = executor().units();
+  std::map<const Placement*, std::size_t> firsts;
   for (std::size_t unit = 0; unit < units.size(); ++unit) {
+    first_.push_back(has_window(unit) ? unit : firsts.try_emplace(units[unit].placement.get(), unit).first->second);
     const UnitLayout& layout = *units[unit].layout;
     auto& of_unit = shared_.emplace_back(layout.views().size());
     if (units[unit].is_frozen || layout.ranks() == 1) continue;
@@ -61,7 +63,7 @@ void AdamW8bit::plan_exchanges() {
     for (std::size_t view = 0; view < layout.views().size(); ++view) {
       const std::set<std::int64_t> blocks = shared_blocks(layout, view);
       if (blocks.empty()) continue;
-      std::int64_t& slots = exchanges_.try_emplace(units[unit].placement.get(), Exchange{unit}).first->second.slots;
+      std::int64_t& slots = exchanges_[first_.back()].slots;
       const auto segment = std::find_if(held.begin(), held.end(), [&](const auto& one) { return one.view == view; });
       for (const std::int64_t block : blocks) {
         const std::int64_t slot = slots++;
@@ -98,12 +100,11 @@ BlockwiseAdamW AdamW8bit::args_of(const Slice& slice) {
           .weight_decay = slice.weight_decay};
 }
 
-std::vector<AdamW8bit::Work> AdamW8bit::works() {
+std::vector<AdamW8bit::Work> AdamW8bit::works(std::vector<Apart> units) {
   Context& context = executor().context();
   std::vector<Work> works;
-  for (std::size_t unit = 0; unit < executor().units().size(); ++unit) {
-    if (!executor().units()[unit].grad_is_written) continue;
-    Work work{unit, parts(unit, true), {}};
+  for (auto& [unit, parts] : units) {
+    Work& work = works.emplace_back(Work{unit, std::move(parts), {}});
     std::int64_t blocks = 0;
     for (const Part& part : work.parts) blocks += part.slice.state[kMScale].elems;
     if (blocks == 0) continue;
@@ -114,12 +115,12 @@ std::vector<AdamW8bit::Work> AdamW8bit::works() {
       for (const std::int64_t offset : {std::int64_t{0}, own}) part.slice.state.push_back(rest.slice(offset, own));
       rest = rest.slice(2 * own, rest.elems - 2 * own);
     }
-    works.push_back(std::move(work));
   }
   return works;
 }
 
 void AdamW8bit::find_scales(const Work& work) {
+  if (!work.scales) return;
   OpInfo info{"adamw8bit_scales:" + executor().units()[work.unit].name, {}, {}};
   std::vector<Slice> slices;
   for (const Part& part : work.parts) {
@@ -157,29 +158,34 @@ void AdamW8bit::copy_shared(const Work& work, const Exchange& exchange, bool to_
   });
 }
 
-/// One for all units that are placed alike; what a rank has nothing of counts as 0.
+/// In an order that all ranks have.
 void AdamW8bit::exchange_scales(const std::vector<Work>& works) {
+  std::set<std::size_t> firsts;
+  for (const Work& work : works) firsts.insert(first_[work.unit]);
+  for (const std::size_t first : firsts)
+    if (exchanges_.contains(first)) exchange_scales(works, first);
+}
+
+/// What a rank has nothing of counts as 0.
+void AdamW8bit::exchange_scales(const std::vector<Work>& works, std::size_t first) {
   Context& context = executor().context();
-  for (const FlatParameter& unit : executor().units()) {  // in an order that all ranks have
-    const auto found = exchanges_.find(unit.placement.get());
-    if (found == exchanges_.end() || &executor().units()[found->second.unit] != &unit) continue;
-    Exchange& exchange = found->second;
-    exchange.scales = context.pool().acquire(2 * exchange.slots * size_of(DType::f32), context.stream(), "scales");
-    const Buffer all = exchange.scales.buffer(DType::f32, 2 * exchange.slots);
-    context.launch({"zero_scales", {}, {all}},
-                   [&kernels = kernels(), all](ExecContext& exec) { kernels.zero(exec, all); });
-    const auto copy = [&](bool to_exchange) {
-      for (const Work& work : works)
-        if (executor().units()[work.unit].placement.get() == found->first) copy_shared(work, exchange, to_exchange);
-    };
-    copy(true);
-    executor().transfer().masters(unit).all_reduce(context.stream(), "scales", all, ReduceOp::max);
-    copy(false);
-    exchange.scales.release(context.stream());
-  }
+  Exchange& exchange = exchanges_.at(first);
+  exchange.scales = context.pool().acquire(2 * exchange.slots * size_of(DType::f32), context.stream(), "scales");
+  const Buffer all = exchange.scales.buffer(DType::f32, 2 * exchange.slots);
+  context.launch({"zero_scales", {}, {all}},
+                 [&kernels = kernels(), all](ExecContext& exec) { kernels.zero(exec, all); });
+  const auto copy = [&](bool to_exchange) {
+    for (const Work& work : works)
+      if (first_[work.unit] == first) copy_shared(work, exchange, to_exchange);
+  };
+  copy(true);
+  executor().transfer().masters(executor().units()[first]).all_reduce(context.stream(), "scales", all, ReduceOp::max);
+  copy(false);
+  exchange.scales.release(context.stream());
 }
 
 void AdamW8bit::apply(Work& work) {
+  if (!work.scales) return;
   OpInfo info{"adamw8bit:" + executor().units()[work.unit].name, {}, {}};
   for (const Part& part : work.parts) {
     const std::vector<Buffer>& state = part.slice.state;
@@ -196,8 +202,8 @@ void AdamW8bit::apply(Work& work) {
                }));
 }
 
-void AdamW8bit::update_apart() {
-  std::vector<Work> all = works();
+void AdamW8bit::update_apart(std::vector<Apart> units) {
+  std::vector<Work> all = works(std::move(units));
   for (const Work& work : all) find_scales(work);
   exchange_scales(all);
   for (Work& work : all) apply(work);

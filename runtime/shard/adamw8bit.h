@@ -14,6 +14,7 @@ namespace zs {
 class AdamW8bit final : public Optimizer {
  public:
   AdamW8bit(Executor& executor, const AdamWConfig& config);
+  ~AdamW8bit() override { settle(); }
 
  private:
   /// What there is to do with a unit in one update.
@@ -27,27 +28,28 @@ class AdamW8bit final : public Optimizer {
   struct Shared {
     std::int64_t of_part, slot, count;
   };
-  /// Of units that are placed alike, what of their scales is exchanged.
+  /// Of units that are placed alike and updated together, what of their scales is exchanged.
   struct Exchange {
-    std::size_t unit;  // one of them
     std::int64_t slots = 0;
     Memory scales = {};  // of m, then of v
   };
   bool copies() const override { return true; }
   void set_corrections(StepScalars& scalars, std::int64_t updates) const override;
-  void update_apart() override;
+  void update_apart(std::vector<Apart> units) override;
 
   void plan_exchanges();
   static BlockwiseAdamW args_of(const Slice& slice);
-  std::vector<Work> works();
+  std::vector<Work> works(std::vector<Apart> units);
   void find_scales(const Work& work);
   void exchange_scales(const std::vector<Work>& works);
+  void exchange_scales(const std::vector<Work>& works, std::size_t first);
   void copy_shared(const Work& work, const Exchange& exchange, bool to_exchange);
   void apply(Work& work);
 
   AdamWConfig config_;
   std::vector<std::vector<std::vector<Shared>>> shared_;  // by unit and parameter, this rank's
-  std::map<const Placement*, Exchange> exchanges_;
+  std::vector<std::size_t> first_;                        // by unit: of those whose scales are exchanged with its own
+  std::map<std::size_t, Exchange> exchanges_;             // by the first unit; none: no blocks are shared
 };
 
 }  // namespace zs

@@ -37,22 +37,31 @@ struct StatePlace {
   std::size_t unit, which;
 };
 
-/// Between a state that some parameters have and a buffer as the masters lie.
-void copy_parts(const Executor& executor, const Optimizer& optimizer, const StatePlace& place, const Buffer& held,
+/// Between a state that some parameters have, wherever it is kept, and a buffer as the masters lie.
+void copy_parts(Executor& executor, const Optimizer& optimizer, const StatePlace& place, const Buffer& held,
                 bool to_held) {
   const Context& context = executor.context();
+  Buffer all = optimizer.kept_state(place.which, place.unit);
+  if (all.empty()) return;
+  HostLink::Window window;
+  if (optimizer.is_on_host(place.unit)) {
+    window = executor.link().load(executor.units()[place.unit].name, {all});
+    context.stream().wait(window.arrived);
+    all = window[0];
+  }
   const std::vector<ShardSegment> segments = executor.units()[place.unit].held_segments();
   for (std::size_t i = 0; i < segments.size(); ++i) {
-    const Buffer packed = optimizer.state_of(place.which, place.unit, i);
+    const Buffer packed = optimizer.state_of(place.which, place.unit, i, all);
     if (packed.empty()) continue;
     const Buffer part = held.slice(segments[i].shard_offset, segments[i].count), in = to_held ? packed : part,
                  out = to_held ? part : packed;
     context.launch({"copy_state", {in}, {out}},
                    [&kernels = context.kernels(), in, out](ExecContext& exec) { kernels.copy(exec, out, in); });
   }
+  to_held ? HostLink::drop(std::move(window), context.stream()) : executor.link().store(std::move(window));
 }
 
-HeldKind spread(const Executor& executor, const Optimizer& optimizer, std::size_t unit, std::size_t which) {
+HeldKind spread(Executor& executor, const Optimizer& optimizer, std::size_t unit, std::size_t which) {
   const Context& context = executor.context();
   const UnitLayout& layout = *executor.units()[unit].layout;
   Memory copy = context.pool().acquire(layout.held_elems() * size_of(DType::f32), context.stream(), "moments");
@@ -69,7 +78,7 @@ HeldKind spread(const Executor& executor, const Optimizer& optimizer, std::size_
 
 HeldTensor::Piece whole_piece(const Buffer& data) { return {{0, 0, data.elems, 1, 0}, data}; }
 
-std::vector<HeldKind> unit_state(const Executor& executor, const Optimizer* optimizer, std::size_t unit) {
+std::vector<HeldKind> unit_state(Executor& executor, const Optimizer* optimizer, std::size_t unit) {
   std::vector<HeldKind> kinds;
   kinds.push_back({kMasterKind, HeldShards::masters(executor.units()[unit])});
   const bool has_moments = optimizer != nullptr && !executor.units()[unit].is_frozen;
@@ -82,7 +91,7 @@ std::vector<HeldKind> unit_state(const Executor& executor, const Optimizer* opti
   return kinds;
 }
 
-void store_unit_state(const Executor& executor, const Optimizer& optimizer, std::size_t unit, const HeldKind& state) {
+void store_unit_state(Executor& executor, const Optimizer& optimizer, std::size_t unit, const HeldKind& state) {
   if (!state.copy) return;
   const auto& names = optimizer.state_names();
   const auto which = static_cast<std::size_t>(std::find(names.begin(), names.end(), state.kind) - names.begin());

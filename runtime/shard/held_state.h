@@ -40,9 +40,9 @@ struct HeldKind {
 };
 
 /// Without an optimizer: of the weights. What are copies is enqueued.
-std::vector<HeldKind> unit_state(const Executor& executor, const Optimizer* optimizer, std::size_t unit);
+std::vector<HeldKind> unit_state(Executor& executor, const Optimizer* optimizer, std::size_t unit);
 /// Enqueues the writing of what became of the shards, where they are a copy.
-void store_unit_state(const Executor& executor, const Optimizer& optimizer, std::size_t unit, const HeldKind& state);
+void store_unit_state(Executor& executor, const Optimizer& optimizer, std::size_t unit, const HeldKind& state);
 
 /// UsageError, by `what`, where the optimizer has state that is not f32, element by element: checkpoints alone hold it.
 void check_plain_state(const Optimizer& optimizer, const char* what);

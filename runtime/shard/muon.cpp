@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "runtime/base/name_pattern.h"
 #include "runtime/base/usage_error.h"
@@ -114,6 +115,7 @@ struct Muon::Matrix {
   Memory own = {};                                // of one that is held whole
   std::shared_ptr<MatrixExchange> exchange = {};  // of one that is not
   std::size_t place = 0;                          // in that
+  std::optional<Part> held = {};                  // what this rank holds of the weights and their state
 
   std::int64_t numel() const { return rows * cols; }
   /// What this rank holds of it.
@@ -148,47 +150,48 @@ Optimizer::UnitUpdate Muon::unit_update() const {
   };
 }
 
-template <class Use>
-void Muon::for_parts(const std::vector<Matrix>& matrices, const Use& use) const {
-  std::vector<Part> of_unit;
-  for (std::size_t i = 0; i < matrices.size(); ++i) {
-    if (i == 0 || matrices[i].unit != matrices[i - 1].unit) of_unit = parts(matrices[i].unit, true);
-    for (Part& part : of_unit)
-      if (part.view == matrices[i].view) use(matrices[i], std::move(part));
-  }
-}
-
-/// Those of this step, the same on every rank; units that are placed alike share an exchange.
-std::vector<Muon::Matrix> Muon::matrices() {
+/// The same on every rank, of units that are updated together.
+std::vector<Muon::Matrix> Muon::matrices(const std::vector<Apart>& units) {
   Context& context = executor().context();
   std::vector<Matrix> all;
+  for (const auto& [unit, parts] : units) {
+    const UnitLayout& layout = *executor().units()[unit].layout;
+    for (std::size_t i = 0; i < layout.views().size(); ++i) {
+      const FlatView& view = layout.views()[i];
+      if (!is_matrix(config_, view) || !is_updated(unit, i)) continue;
+      Matrix& matrix = all.emplace_back(Matrix{unit, i, view.shape[0], view.shape[1]});
+      const auto part = std::find_if(parts.begin(), parts.end(), [i](const Part& one) { return one.view == i; });
+      if (part != parts.end()) matrix.held = *part;
+      if (view.is_whole || layout.ranks() == 1)
+        matrix.own = context.pool().acquire(view.numel * size_of(DType::f32), context.stream(), "matrix");
+    }
+  }
+  share(all);
+  return all;
+}
+
+/// Units that are placed alike share an exchange.
+void Muon::share(std::vector<Matrix>& matrices) {
   std::map<const Placement*, std::vector<std::size_t>> sharded;
   std::vector<const Placement*> placements;  // in the order of units
-  for (std::size_t unit = 0; unit < executor().units().size(); ++unit) {
-    const FlatParameter& flat = executor().units()[unit];
-    for (std::size_t i = 0; flat.grad_is_written && i < flat.parameters.size(); ++i) {
-      const FlatView& view = flat.layout->views()[i];
-      if (!is_matrix(config_, view) || !flat.parameters[i]->is_trainable()) continue;
-      Matrix& matrix = all.emplace_back(Matrix{unit, i, view.shape[0], view.shape[1]});
-      if (view.is_whole || flat.layout->ranks() == 1) {
-        matrix.own = context.pool().acquire(view.numel * size_of(DType::f32), context.stream(), "matrix");
-      } else {
-        if (sharded[flat.placement.get()].empty()) placements.push_back(flat.placement.get());
-        sharded[flat.placement.get()].push_back(all.size() - 1);
-      }
-    }
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    if (matrices[i].own) continue;
+    const Placement* const placement = executor().units()[matrices[i].unit].placement.get();
+    if (sharded[placement].empty()) placements.push_back(placement);
+    sharded[placement].push_back(i);
   }
   for (const Placement* const placement : placements) {
     std::vector<MatrixExchange::Matrix> of_exchange;
-    for (const std::size_t i : sharded[placement])
-      of_exchange.push_back({&executor().units()[all[i].unit], all[i].view, flops(all[i].rows, all[i].cols)});
+    for (const std::size_t i : sharded[placement]) {
+      const Matrix& matrix = matrices[i];
+      of_exchange.push_back({&executor().units()[matrix.unit], matrix.view, flops(matrix.rows, matrix.cols)});
+    }
     const auto exchange = std::make_shared<MatrixExchange>(executor(), std::move(of_exchange));
     for (std::size_t place = 0; place < sharded[placement].size(); ++place) {
-      all[sharded[placement][place]].exchange = exchange;
-      all[sharded[placement][place]].place = place;
+      matrices[sharded[placement][place]].exchange = exchange;
+      matrices[sharded[placement][place]].place = place;
     }
   }
-  return all;
 }
 
 /// The scalars of the step for the kernel of SGD, in two ways: first those with which it adds the gradient up, without
@@ -214,16 +217,17 @@ Memory Muon::make_scalars() {
 
 /// m := momentum m + g, and what a step goes by, m or g + momentum m, becomes the part of the matrix.
 void Muon::add_momentum(const std::vector<Matrix>& matrices, const Buffer& step) {
-  for_parts(matrices, [&](const Matrix& matrix, Part part) {
+  for (const Matrix& matrix : matrices) {
+    if (!matrix.held) continue;
     const std::string& name = executor().units()[matrix.unit].layout->views()[matrix.view].name;
-    const Buffer out = matrix.part(), m = part.slice.state[0], grad = part.slice.grad;
+    const Buffer out = matrix.part(), m = matrix.held->slice.state[0], grad = matrix.held->slice.grad;
     const SgdOptions options{config_.momentum, config_.nesterov};
     executor().context().launch({"muon_momentum:" + name, {grad, m, step}, {out, m}},
                                 [&kernels = kernels(), out, m, grad, step, options](ExecContext& exec) {
                                   kernels.zero(exec, out);
                                   kernels.sgd(exec, UpdateRange{out, grad, {}, m, {}, step}, options);
                                 });
-  });
+  }
 }
 
 void Muon::orthogonalise(const std::vector<Matrix>& matrices) {
@@ -265,7 +269,9 @@ void Muon::orthogonalise(const std::vector<Matrix>& matrices) {
 }
 
 void Muon::apply(const std::vector<Matrix>& matrices, const Buffer& steps) {
-  for_parts(matrices, [&](const Matrix& matrix, Part part) {
+  for (const Matrix& matrix : matrices) {
+    if (!matrix.held) continue;
+    Part part = *matrix.held;
     const std::string& name = executor().units()[matrix.unit].layout->views()[matrix.view].name;
     part.slice.grad = matrix.part();
     part.slice.scalars = steps.slice(part.slot * kScalars, kScalars);
@@ -279,11 +285,11 @@ void Muon::apply(const std::vector<Matrix>& matrices, const Buffer& steps) {
                       UpdateRange{slice.master, slice.grad, slice.copy, {}, {}, slice.scalars, slice.weight_decay},
                       {0, false});
         }));
-  });
+  }
 }
 
-void Muon::update_apart() {
-  const std::vector<Matrix> all = matrices();
+void Muon::update_apart(std::vector<Apart> units) {
+  const std::vector<Matrix> all = matrices(units);
   if (all.empty()) return;
   const Memory scalars = make_scalars();
   const Buffer both = scalars.buffer(DType::f32, (1 + slot_count()) * kScalars);

@@ -28,18 +28,17 @@ class Muon final : public Optimizer {
  public:
   /// Collective. UsageError where the options make no sense, or a pattern has no matrix.
   Muon(Executor& executor, const MuonConfig& config);
+  ~Muon() override { settle(); }
 
  private:
   struct Matrix;
   UnitUpdate unit_update() const override;
   bool copies() const override { return true; }
   void set_corrections(StepScalars& scalars, std::int64_t updates) const override;
-  void update_apart() override;
+  void update_apart(std::vector<Apart> units) override;
 
-  std::vector<Matrix> matrices();
-  /// Calls use(matrix, part) for each that this rank holds a part of.
-  template <class Use>
-  void for_parts(const std::vector<Matrix>& matrices, const Use& use) const;
+  std::vector<Matrix> matrices(const std::vector<Apart>& units);
+  void share(std::vector<Matrix>& matrices);
   Memory make_scalars();
   void add_momentum(const std::vector<Matrix>& matrices, const Buffer& step);
   void orthogonalise(const std::vector<Matrix>& matrices);

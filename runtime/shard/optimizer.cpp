@@ -58,13 +58,13 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
   if (options.in_backward) start_in_backward();
 }
 
-/// Parameters that are apart and an average are updated from what is on the device.
+/// An average is updated from what is on the device.
 void Optimizer::check_residence() const {
-  if (!has_average() && !definition_.is_apart && has_plain_state()) return;
+  if (!has_average()) return;
   for (const FlatParameter& unit : executor_.units()) {
     if (!unit.placement->options.residence.has_any()) continue;
-    throw UsageError(fmt::format("{}{} does not go with what the host keeps of unit {}", name_,
-                                 has_average() ? " with an average of the weights" : "", unit.name),
+    throw UsageError(fmt::format("{} with an average of the weights does not go with what the host keeps of unit {}",
+                                 name_, unit.name),
                      "keep masters, gradients and moments on the device");
   }
 }
@@ -206,7 +206,8 @@ HostLink::Window Optimizer::load(std::size_t unit) {
   const FlatParameter& flat = executor_.units()[unit];
   std::vector<Buffer> kept;
   if (flat.has_masters_on_host()) kept.push_back(flat.master_buffer());
-  for (std::size_t i = 0; is_on_host(unit) && i < state_names_.size(); ++i) kept.push_back(state(i, unit));
+  for (std::size_t i = 0; is_on_host(unit) && i < state_names_.size(); ++i)
+    if (const Buffer state = kept_state(i, unit); !state.empty()) kept.push_back(state);
   if (flat.host_grad) kept.push_back(flat.kept_grad_buffer());
   HostLink::Window window = executor_.link().load(flat.name, kept);
   if (flat.host_grad) window.parts.back().is_written = false;
@@ -287,11 +288,8 @@ Optimizer::Held Optimizer::held_of(std::size_t unit, const HostLink::Window& win
   std::size_t next = 0;  // part of the window
   Held held{flat.has_masters_on_host() ? window[next++] : flat.master_buffer(), {}, {}};
   for (std::size_t i = 0; i < definition_.state.size(); ++i) {
-    const Memory& state = units_[unit].state[i];
-    if (is_on_host(unit))
-      held.states.push_back(window[next++]);
-    else
-      held.states.push_back(state ? all_of(i, state) : Buffer{});
+    const Buffer state = kept_state(i, unit);
+    held.states.push_back(is_on_host(unit) && !state.empty() ? window[next++] : state);
   }
   held.grad = flat.host_grad ? window[window.parts.size() - 1] : flat.held_grad_buffer();
   return held;
@@ -300,8 +298,14 @@ Optimizer::Held Optimizer::held_of(std::size_t unit, const HostLink::Window& win
 void Optimizer::update_unit(std::size_t unit, HostLink::Window window) {
   executor_.context().stream().wait(window.arrived);
   const Held held = held_of(unit, window);
+  launch_update(unit, held);
+  if (has_window(unit) && definition_.is_apart) update_apart({Apart{unit, parts(unit, true, held)}});
+  executor_.link().store(std::move(window));
+}
+
+void Optimizer::launch_update(std::size_t unit, const Held& held) const {
   std::vector<Part> own = parts(unit, false, held);
-  if (own.empty()) return executor_.link().store(std::move(window));
+  if (own.empty()) return;
   OpInfo info{kind_ + ":" + executor_.units()[unit].name, {held.master, held.grad}, {held.master}};
   for (const Buffer& state : held.states) {
     if (state.empty()) continue;
@@ -310,7 +314,6 @@ void Optimizer::update_unit(std::size_t unit, HostLink::Window window) {
   }
   info.reads.push_back(all_scalars());
   launch_parts(std::move(info), std::move(own), update_);
-  executor_.link().store(std::move(window));
 }
 
 /// What is the last one's here: parameters may be frozen, and counts go on, before an update that is left is enqueued.
@@ -343,7 +346,12 @@ void Optimizer::update() {
       now.push_back(unit);
   }
   update_units(now);
-  update_apart();
+  if (definition_.is_apart) {
+    std::vector<Apart> apart;
+    for (const std::size_t unit : now)
+      if (!has_window(unit)) apart.push_back({unit, parts(unit, true, held_of(unit, {}))});
+    update_apart(std::move(apart));
+  }
   if (has_average()) update_average();
   count_updates();
   executor_.clear_gradients();

@@ -131,9 +131,17 @@ class Optimizer {
   std::int64_t state_bytes(std::size_t unit) const;
   /// Whether all of the unit's parameters have it, in f32 as the masters lie.
   bool is_of_all(std::size_t which, std::size_t unit) const;
+  /// All of one that this rank holds, in its form, wherever it is kept; empty where no parameter of this rank has it.
+  Buffer kept_state(std::size_t which, std::size_t unit) const {
+    const Memory& state = of_unit(unit).state.at(which);
+    return state ? all_of(which, state) : Buffer{};
+  }
   /// The same of elements that this rank holds: one of FlatParameter::held_segments(), by its place there, or of the
-  /// blocks that these are in. Empty where the parameter has no such state.
-  Buffer state_of(std::size_t which, std::size_t unit, std::size_t segment) const;
+  /// blocks that these are in. Empty where the parameter has no such state. `all`: kept_state(), or a copy.
+  Buffer state_of(std::size_t which, std::size_t unit, std::size_t segment, const Buffer& all) const;
+  Buffer state_of(std::size_t which, std::size_t unit, std::size_t segment) const {
+    return state_of(which, unit, segment, kept_state(which, unit));
+  }
   /// Whether the host keeps that, see HostLink.
   bool is_on_host(std::size_t unit) const {
     return executor_.units().at(unit).placement->options.residence.has_moments_on_host;
@@ -185,8 +193,6 @@ class Optimizer {
   virtual bool copies() const { return false; }
   /// What else is known of a step to parameters that were updated so many times before it.
   virtual void set_corrections(StepScalars& scalars, std::int64_t updates) const;
-  /// Updates the parameters that are apart. Collective, behind the norm of the gradients and before they are cleared.
-  virtual void update_apart() {}
   const KernelTable& kernels() const { return executor_.context().kernels(); }
   Executor& executor() { return executor_; }
 
@@ -199,8 +205,23 @@ class Optimizer {
     std::size_t view;   ///< the parameter's place in the unit
     std::int64_t slot;  ///< of the scalars
   };
-  /// What this rank holds of a unit that is trained: the parameters that are apart, or the others.
-  std::vector<Part> parts(std::size_t unit, bool are_apart) const { return parts(unit, are_apart, held_of(unit, {})); }
+  /// What this rank holds of the parameters of a unit that are apart.
+  struct Apart {
+    std::size_t unit;
+    std::vector<Part> parts;
+  };
+  /// Updates the parameters that are apart, behind the norm of the gradients: of one unit of which the host keeps
+  /// something, or at once of all units of which it keeps nothing. Collective: the same units on every rank. A class
+  /// that has it calls settle() in its destructor.
+  virtual void update_apart(std::vector<Apart>) {}
+  /// Enqueues updates that were left for the next forward.
+  void settle() noexcept;
+  /// Whether it keeps something of the unit, which is on the device for the unit's update.
+  bool has_window(std::size_t unit) const { return executor_.units().at(unit).placement->options.residence.has_any(); }
+  /// Whether the update that is being made is of the parameter.
+  bool is_updated(std::size_t unit, std::size_t parameter) const {
+    return of_unit(unit).slots.at(parameter) != kNotUpdated;
+  }
   /// Enqueues `update` of each on compute, and the copies behind it.
   void launch_parts(OpInfo info, std::vector<Part> parts, const UnitUpdate& update) const;
   std::int64_t slot_count() const { return std::ssize(slots_); }
@@ -234,6 +255,11 @@ class Optimizer {
     float lr_scale;
     auto operator<=>(const Slot&) const = default;
   };
+  /// What an update of a unit works on, on the device.
+  struct Held {
+    Buffer master, grad;
+    std::vector<Buffer> states;  // as Definition::state; empty where nobody here has it
+  };
   const Unit& of_unit(std::size_t unit) const { return units_.at(unit); }
   std::int64_t held_elems(std::size_t unit) const { return executor_.units().at(unit).layout->held_elems(); }
   const ParameterGroup* group_of(const std::string& name) const;
@@ -255,19 +281,12 @@ class Optimizer {
   void note_updated(std::size_t unit);
   void update_units(const std::vector<std::size_t>& units);
   void update_unit(std::size_t unit, HostLink::Window window);
+  void launch_update(std::size_t unit, const Held& held) const;
   /// Whether it is left for the next forward.
   bool is_left(const FlatParameter& unit) const;
   void leave_updates(const std::vector<int>& units);
   void confirm_update();
-  bool is_updated(std::size_t unit, std::size_t parameter) const {
-    return of_unit(unit).slots.at(parameter) != kNotUpdated;
-  }
   HostLink::Window load(std::size_t unit);
-  /// What an update of a unit works on, on the device.
-  struct Held {
-    Buffer master, grad;
-    std::vector<Buffer> states;  // as Definition::state; empty where nobody here has it
-  };
   Held held_of(std::size_t unit, const HostLink::Window& window) const;
   std::vector<Part> parts(std::size_t unit, bool are_apart, const Held& held) const;
   void check_residence() const;

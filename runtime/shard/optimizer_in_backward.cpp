@@ -7,10 +7,7 @@
 namespace zs {
 
 Optimizer::~Optimizer() {
-  try {
-    executor_.due_updates().settle();
-  } catch (const std::exception&) {  // of a device that has failed, whose error says more
-  }
+  settle();
   if (hook_ < 0) return;
   executor_.forget_hook(hook_);
   executor_.end_transient_gradients();

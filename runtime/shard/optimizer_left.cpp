@@ -1,6 +1,8 @@
 // Updates that are left for the next forward, which hides what they move between the host and the device.
 
+#include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <utility>
 
 #include "runtime/shard/optimizer.h"
@@ -8,9 +10,20 @@
 
 namespace zs {
 
-/// Parameters that are whole are bound to their values, and can be read, without a gather.
+/// Parameters that are whole are bound to their values, and can be read, without a gather. For one that is apart ranks
+/// exchange, in one order, and one of them alone may be the first that needs an update which was left.
 bool Optimizer::is_left(const FlatParameter& unit) const {
-  return unit.placement->options.residence.has_any() && unit.layout->whole_elems() == 0;
+  if (!unit.placement->options.residence.has_any() || unit.layout->whole_elems() > 0) return false;
+  const auto& views = unit.layout->views();
+  return unit.layout->ranks() == 1 || !definition_.is_apart ||
+         std::none_of(views.begin(), views.end(), definition_.is_apart);
+}
+
+void Optimizer::settle() noexcept {
+  try {
+    executor_.due_updates().settle();
+  } catch (const std::exception&) {  // of a device that has failed, whose error says more
+  }
 }
 
 void Optimizer::leave_updates(const std::vector<int>& units) {

@@ -71,11 +71,10 @@ Buffer Optimizer::state(std::size_t which, std::size_t unit) const {
   return of_unit(unit).state.at(which).buffer(DType::f32, held_elems(unit));
 }
 
-Buffer Optimizer::state_of(std::size_t which, std::size_t unit, std::size_t segment) const {
+Buffer Optimizer::state_of(std::size_t which, std::size_t unit, std::size_t segment, const Buffer& all) const {
   const Range& range = of_unit(unit).held.at(segment);
   const std::int64_t offset = range.state_offsets.at(which);
-  if (offset < 0) return {};
-  return all_of(which, of_unit(unit).state.at(which)).slice(offset, count_of(which, range));
+  return offset < 0 ? Buffer{} : all.slice(offset, count_of(which, range));
 }
 
 }  // namespace zs

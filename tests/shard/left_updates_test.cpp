@@ -7,20 +7,23 @@
 #include <vector>
 
 #include "model/train/plan/plan.h"
+#include "runtime/shard/adamw8bit.h"
 #include "runtime/shard/checkpoint_save.h"
+#include "runtime/shard/muon.h"
 #include "runtime/shard/state_by_name.h"
 #include "runtime/shard/unshard_scope.h"
 #include "tests/model/temp_dir.h"
-#include "tests/shard/chain_model.h"
-#include "tests/shard/tiny_training.h"
+#include "tests/shard/optimizer_run.h"
+#include "tests/shard/residence_run.h"
 
 namespace zs::test {
 namespace {
 
-/// Where in a plan's trace an op on a unit is enqueued, from the start of the step on.
-std::size_t place_of(const TrainPlan& plan, const std::string& op, const std::string& unit) {
+/// Where in a plan's trace an op, on a unit, is enqueued, from the start of the step on.
+std::size_t place_of(const TrainPlan& plan, const std::string& op, const std::string& unit = "") {
+  const std::string end = unit.empty() ? "" : ":" + unit;
   const auto found = std::find_if(plan.trace.begin(), plan.trace.end(), [&](const TraceEntry& entry) {
-    return entry.kind == TraceEntry::Kind::op && entry.op.name.starts_with(op) && entry.op.name.ends_with(":" + unit);
+    return entry.kind == TraceEntry::Kind::op && entry.op.name.starts_with(op) && entry.op.name.ends_with(end);
   });
   REQUIRE(found != plan.trace.end());
   return static_cast<std::size_t>(found - plan.trace.begin());
@@ -50,35 +53,65 @@ TEST_CASE("each unit's update comes just before its first gather of the next ste
   }
 }
 
+TEST_CASE("an update for which ranks exchange comes behind its step, window after window, and others are left") {
+  const std::string optimizer = GENERATE(as<std::string>{}, "muon", "adamw8bit");
+  const int ranks = GENERATE(1, 2);
+  Config config = trained_by(tiny_config(), optimizer);
+  config.precision.param = "bf16";
+  config.train.global_batch = 4;
+  config.offload.weights = config.offload.moments = "host";
+  const TrainPlan plan = make_plan(config, {.rank = 0, .ranks = ranks});
+  const std::size_t end_of_step = place_of(plan, "count_skipped");
+  std::string last;  // whose update was one of the step's
+  for (const TrainPlan::Unit& unit : plan.units) {
+    CAPTURE(optimizer, ranks, unit.name, last);
+    const bool is_left = ranks == 1 || (optimizer == "muon" && !unit.name.starts_with("blocks."));
+    const std::size_t update = place_of(plan, optimizer, unit.name);
+    CHECK(is_left == (update < end_of_step));
+    if (is_left) continue;
+    const std::size_t load = place_of(plan, "load_from_host", unit.name);
+    CHECK(load < update);
+    CHECK(update < place_of(plan, "store_to_host", unit.name));
+    if (!last.empty()) CHECK(load < place_of(plan, "store_to_host", last));
+    last = unit.name;
+  }
+  CHECK(last.empty() == (ranks == 1));
+}
+
 TEST_CASE("updates that are left go by what was so at their step, and are there for whoever looks") {
   const int ranks = GENERATE(1, 2);
   const bool is_zero_copy = GENERATE(false, true);
+  const Make make =
+      GENERATE(maker_of<AdamW>(AdamWConfig{}), maker_of<Muon>(MuonConfig{}), maker_of<AdamW8bit>(AdamWConfig{}));
   const auto run = [&](const Residence& residence, DType param) {
     ShardOptions options{.zero_copy = is_zero_copy};
     options.precision.param = param;
     options.residence = residence;
     return on_ranks(ranks, [&](World& world) {
       ChainRun chain(world, options);
+      chain.optimizer.reset();
+      auto optimizer = make(chain.runtime.executor());
       std::vector<std::vector<float>> all;
       const auto look = [&](const std::vector<std::vector<float>>& values) {
         all.insert(all.end(), values.begin(), values.end());
       };
-      const TrainingState state{world, chain.runtime.executor(), *chain.optimizer};
+      const TrainingState state{world, chain.runtime.executor(), *optimizer};
       chain.micro_batch(0);
-      chain.optimizer->step(0.1f);
+      optimizer->step(0.1f);
       look(chain.weights());
       chain.micro_batch(1);
-      chain.optimizer->step(0.2f);
+      optimizer->step(0.2f);
       chain.model.layers[1]->weight.set_trainable(false);  // behind its update
       chain.micro_batch(2);
       chain.model.layers[1]->weight.set_trainable(true);  // before it would be updated
-      chain.optimizer->step(0.05f);
-      for (const HeldTensor& held : state_by_name(state, {.whole = true, .on_host = true}).tensors) {
+      optimizer->step(0.05f);
+      const StateOptions options_of{.whole = true, .on_host = true, .with_optimizer = optimizer->has_plain_state()};
+      for (const HeldTensor& held : state_by_name(state, options_of).tensors) {
         const Buffer& data = held.pieces.at(0).data;
         all.emplace_back(data.as<float>(), data.as<float>() + data.elems);
       }
       chain.micro_batch(3);
-      chain.optimizer->step(0.1f);
+      optimizer->step(0.1f);
       {
         const UnshardScope scope(chain.runtime, {0}, {.writes_back = true});
         const Buffer head = scope.value(chain.model.head);
@@ -87,13 +120,13 @@ TEST_CASE("updates that are left go by what was so at their step, and are there 
         });
       }
       chain.micro_batch(4);
-      chain.optimizer->set_scalars(0.1f, 5);
-      chain.optimizer->update();
-      chain.optimizer->set_scalars(7.0f, 6);  // of a step to come
+      optimizer->set_scalars(0.1f, 5);
+      optimizer->update();
+      optimizer->set_scalars(7.0f, 6);  // of a step to come
       look(chain.weights());
       chain.micro_batch(5);
-      chain.optimizer->step(0.1f);
-      chain.optimizer.reset();
+      optimizer->step(0.1f);
+      optimizer.reset();
       look(chain.weights());
       return all;
     });
@@ -128,7 +161,7 @@ TEST_CASE("a step that fails leaves no update for later: the weights are those b
 }
 
 TEST_CASE("a checkpoint of what the host keeps is copied from there: nothing comes to the device for it") {
-  Config config = tiny_config();
+  Config config = trained_by(tiny_config(), GENERATE(as<std::string>{}, "adamw", "muon", "adamw8bit"));
   config.precision.param = "bf16";
   config.offload.weights = config.offload.moments = "host";
   config.checkpoint.background = true;

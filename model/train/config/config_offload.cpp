@@ -24,12 +24,6 @@ void check_offload(ConfigDraft& draft) {
     draft.report("offload.moments",
                  without("offload.moments", c.offload.moments, "train.optimizer \"sgd\" without momentum"),
                  "it has no moments: leave it out, or set train.momentum");
-  if (are_good(draft, {"offload.weights", "offload.gradients", "offload.moments", "train.optimizer"}) &&
-      c.offload.has_any() && (c.train.optimizer == "muon" || c.train.optimizer == "adamw8bit"))
-    draft.report(
-        "train.optimizer",
-        fmt::format("train.optimizer = \"{}\" does not go with what the host keeps (offload)", c.train.optimizer),
-        "leave one of them out");
   if (are_good(draft, {"offload.weights", "offload.gradients", "offload.moments", "train.average"}) &&
       c.offload.has_any() && c.train.average > 0)
     draft.report("train.average",

@@ -124,9 +124,7 @@ Changes residences(const MemoryDemand& demand, const std::string& to) {
   if (to == "host" ? demand.gpus == 0 && offload.device_mib == 0 : !goes_away && !offload.uses_host()) return {};
   const bool has_moments = config.train.optimizer != "sgd" || config.train.momentum > 0;
   const bool is_bf16 = config.precision.param == "bf16" && config.precision.validation != "f32";
-  const bool needs_device =
-      config.train.optimizer == "muon" || config.train.optimizer == "adamw8bit" || config.train.average > 0;
-  if (goes_away && (config.cuda.graph || needs_device)) return {};
+  if (goes_away && (config.cuda.graph || config.train.average > 0)) return {};
   using Key = std::pair<const char*, std::string Config::Offload::*>;
   std::vector<Key> keys;
   if (!goes_away || to == "host" || is_bf16) keys.emplace_back("offload.weights", &Config::Offload::weights);

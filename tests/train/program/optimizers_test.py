@@ -12,8 +12,9 @@ CUT = {"checkpoint__every": 4, "checkpoint__keep": 0, "run__validate_every": 3}
 
 
 def resumed(train):
-    """Lion, Muon and 8-bit AdamW give the same bits with any strategy, layout and number of ranks, and go on from a checkpoint."""
+    """Lion, Muon and 8-bit AdamW give the same bits with any strategy, layout, residence and number of ranks, and go on from a checkpoint."""
     problems = []
+    kept = {f"offload__{what}": "host" for what in ("weights", "gradients", "moments")}
     for optimizer, state in (("lion", "lion.m"), ("muon", "muon.m"), ("adamw8bit", "adamw8bit.m_scale")):
         keys = {"train__optimizer": optimizer, "train__lr": "1e-3"}
         with Folder(train) as folder:
@@ -24,7 +25,7 @@ def resumed(train):
             problems += [] if sum(later) == 0 else [f"{optimizer}: memory beside what was planned: {later}"]
             manifest = (folder.path / "out/checkpoints/step-4/manifest.json").read_text()
             problems += [] if state in manifest else [f"{optimizer}: no {state} in the checkpoint"]
-            for ranks, other in ((None, {}), (2, {"shard__strategy": "zero2"}), (4, {"shard__layout": "per_parameter"})):
+            for ranks, other in ((None, {}), (2, {"shard__strategy": "zero2", **kept}), (4, {"shard__layout": "per_parameter", "offload__moments": "host"})):
                 result = folder.start("--resume", "out/checkpoints/step-4", "--overwrite", ranks=ranks, **other, **keys, **CUT)
                 problems += [f"{optimizer}, {ranks} ranks, {other}: {p}" for p in compare(folder, result, whole)]
             result = folder.start("--resume", "latest", train__steps=9)
