@@ -36,7 +36,6 @@ void DueUpdates::update_next() {
     due_.clear();
     throw;
   }
-  context_.stream().record(units_.at(static_cast<std::size_t>(unit)).updated);
   trace.set_phase(phase);
 }
 

@@ -4,7 +4,6 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/shard/flat_parameter.h"
 #include "runtime/tensor/context.h"
 
 namespace zs {
@@ -14,10 +13,11 @@ namespace zs {
 /// micro-batch. Owned by an Executor; one host thread uses it. On return from every function: enqueued, not done.
 class DueUpdates {
  public:
-  /// Enqueues the update of a unit on compute. `next`: whose is enqueued behind it, where one is left.
+  /// Enqueues the update of a unit, and records FlatParameter::updated behind it. `next`: whose is enqueued behind it,
+  /// where one is left.
   using Update = std::function<void(int unit, std::optional<int> next)>;
 
-  DueUpdates(Context& context, std::vector<FlatParameter>& units) : context_(context), units_(units) {}
+  explicit DueUpdates(Context& context) : context_(context) {}
 
   /// In the order in which the units were gathered since the last time, or, where they were not, as given.
   void leave(std::vector<int> units, Update update);
@@ -30,7 +30,6 @@ class DueUpdates {
   void update_next();
 
   Context& context_;
-  std::vector<FlatParameter>& units_;
   std::vector<int> gathered_;  // since the last time, in order
   std::vector<int> due_;       // the last is next
   Update update_;

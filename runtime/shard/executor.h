@@ -208,7 +208,7 @@ class Executor {
   std::vector<FlatParameter> units_;
   std::vector<Parameter*> ignored_;
   StepState step_{units_};
-  DueUpdates due_updates_{context_, units_};
+  DueUpdates due_updates_{context_};
   WriteCheck write_check_{context_, everybody_};
   std::unique_ptr<OrderCheck> order_check_;
   bool has_mixed_norms_ = false, checks_all_written_ = false, has_initial_weights_ = true;

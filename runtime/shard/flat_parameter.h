@@ -68,7 +68,7 @@ struct FlatParameter {
   Event gathered, reduced;     // the latest
   Event arrived;               // `whole`
   Event kept_ready;            // `kept` was copied on compute
-  Event updated;               // by compute, in backward or before its first gather: the next gather waits for it
+  Event updated;               // in backward or before its first gather, by compute or the host: the next gather waits
   bool is_waited_for = false;  // compute has waited for `gathered`
 
   const ShardGroups& groups() const { return placement->groups; }

@@ -136,6 +136,23 @@ void HostLink::store(Window window, const Event& written) {
   offload().record(last_store_);
 }
 
+Event HostLink::send_down(const std::string& what, const Buffer& out, const Buffer& in) {
+  Event written, arrived;
+  context_.stream().record(written);
+  offload().wait(written);
+  copy("store_to_host", what, out, in);
+  offload().record(arrived);
+  return arrived;
+}
+
+void HostLink::send_up(const std::string& what, const Buffer& out, const Buffer& in, const Event& made,
+                       Event& arrived) {
+  offload().wait(made);
+  copy("load_from_host", what, out, in);
+  offload().record(arrived);
+  last_store_ = arrived;
+}
+
 void HostLink::drop(Window window, Stream& last_user) {
   for (Window::Part& part : window.parts) {
     part.memory.release(last_user);

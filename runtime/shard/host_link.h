@@ -56,6 +56,12 @@ class HostLink {
   void store(Window window, const Event& written);
   /// Nothing has changed; `last_user` is who has read it.
   static void drop(Window window, Stream& last_user);
+  /// A copy in the host's memory of what compute has written to `in` so far, behind all that was stored. Returns when
+  /// it has come there.
+  Event send_down(const std::string& what, const Buffer& out, const Buffer& in);
+  /// The host has changed what it keeps, and made `in`, by `made`; if it has made something, that goes to the device.
+  /// All that is loaded from now on comes behind it; `arrived`: it is done.
+  void send_up(const std::string& what, const Buffer& out, const Buffer& in, const Event& made, Event& arrived);
   /// `stream` may read what the host keeps in its memory: all that was stored so far has come there.
   void settle(Stream& stream) const { stream.wait(last_store_); }
 

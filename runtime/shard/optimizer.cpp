@@ -29,6 +29,7 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
   if (has_average()) state_names_.emplace_back(kAverage);
   check_groups();
   check_residence();
+  start_updates_on_host();
   check_in_backward();
   if (!options.in_backward) executor.keep_gradients();
   for (const FlatParameter& unit : executor.units()) units_.push_back(make_unit(unit));
@@ -173,6 +174,7 @@ void Optimizer::set_scalars(float lr, std::int64_t step_number) {
   if (!std::isfinite(lr) || lr < 0)
     throw UsageError(fmt::format("the learning rate is {}", lr), "pass a finite number, 0 or above");
   executor_.due_updates().settle();  // they go by the last ones
+  executor_.context().stream().wait(scalars_read_);
   set_slots();
   std::vector<StepScalars> values;
   for (const auto& [updates, lr_scale] : slots_) {
@@ -321,6 +323,11 @@ void Optimizer::launch_update(std::size_t unit, const Held& held) const {
 void Optimizer::note_updated(std::size_t unit) {
   const FlatParameter& flat = executor_.units()[unit];
   update_ = unit_update();
+  if (is_updated_on_host(unit)) {
+    is_for_host_ = true;
+    host_update_ = unit_update();
+    is_for_host_ = false;
+  }
   makes_copies_ = copies();
   for (std::size_t i = 0; i < flat.parameters.size(); ++i) {
     const bool is_updated = flat.grad_is_written && flat.parameters[i]->is_trainable();
@@ -335,7 +342,7 @@ void Optimizer::update() {
   norm_->sum();
   for (std::int64_t slot = 0; slot < std::ssize(slots_); ++slot) norm_->set_clip(scalars(slot), options_.clip);
   count_skipped();
-  std::vector<std::size_t> now;
+  std::vector<std::size_t> now, now_on_host;
   std::vector<int> left;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     const FlatParameter& flat = executor_.units()[unit];
@@ -343,9 +350,10 @@ void Optimizer::update() {
     if (flat.grad_is_written && is_left(flat))
       left.push_back(static_cast<int>(unit));
     else if (flat.grad_is_written)
-      now.push_back(unit);
+      (is_updated_on_host(unit) ? now_on_host : now).push_back(unit);
   }
   update_units(now);
+  update_on_host_now(now_on_host);
   if (definition_.is_apart) {
     std::vector<Apart> apart;
     for (const std::size_t unit : now)

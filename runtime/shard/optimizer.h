@@ -193,7 +193,8 @@ class Optimizer {
   virtual bool copies() const { return false; }
   /// What else is known of a step to parameters that were updated so many times before it.
   virtual void set_corrections(StepScalars& scalars, std::int64_t updates) const;
-  const KernelTable& kernels() const { return executor_.context().kernels(); }
+  /// Of whoever runs what unit_update() is asked for: the device, or the host's processors (Residence).
+  const KernelTable& kernels() const { return is_for_host_ ? cpu_kernels() : executor_.context().kernels(); }
   Executor& executor() { return executor_; }
 
   /// A slice on its way, and what it is of.
@@ -287,6 +288,14 @@ class Optimizer {
   void leave_updates(const std::vector<int>& units);
   void confirm_update();
   HostLink::Window load(std::size_t unit);
+  struct HostWork;
+  bool is_updated_on_host(std::size_t unit) const;
+  void start_updates_on_host();
+  void bring_scalars();
+  HostWork host_work(std::size_t unit, const Held& held, const Buffer& copy) const;
+  /// Behind bring_scalars(); `is_last`: of those that come one after the other.
+  void update_on_host(std::size_t unit, bool is_last);
+  void update_on_host_now(const std::vector<std::size_t>& units);
   Held held_of(std::size_t unit, const HostLink::Window& window) const;
   std::vector<Part> parts(std::size_t unit, bool are_apart, const Held& held) const;
   void check_residence() const;
@@ -318,7 +327,10 @@ class Optimizer {
   Memory scalars_, skips_;
   HostLink::Window ahead_;  // of the unit whose update is left, and comes next
   UnitUpdate update_;       // of the last step
-  bool makes_copies_ = false;
+  bool makes_copies_ = false, is_for_host_ = false;
+  UnitUpdate host_update_;           // the same by the host's processors
+  Memory host_scalars_, host_copy_;  // the last step's scalars there; a unit's new copy on its way to the device
+  Event scalars_read_, host_copy_read_;
   Memory marks_;  // f32 (2): less the number of the last step whose updates were left, as far as the device came
   std::int64_t left_steps_ = 0;
   bool is_confirmed_ = true;

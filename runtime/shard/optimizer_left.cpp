@@ -33,11 +33,17 @@ void Optimizer::leave_updates(const std::vector<int>& units) {
   context.launch({"mark_update", {}, {mark}},
                  upload_of(context.kernels(), mark, std::vector{-static_cast<float>(++left_steps_)}));
   executor_.due_updates().leave(units, [this](int unit, std::optional<int> next) {
-    if (!std::exchange(is_confirmed_, true)) confirm_update();
+    if (!std::exchange(is_confirmed_, true)) {
+      confirm_update();
+      if (host_scalars_) bring_scalars();
+    }
+    if (is_updated_on_host(static_cast<std::size_t>(unit)))
+      return update_on_host(static_cast<std::size_t>(unit), !next);
     if (ahead_.unit.empty()) ahead_ = load(static_cast<std::size_t>(unit));
     HostLink::Window window = std::exchange(ahead_, {});
-    if (next) ahead_ = load(static_cast<std::size_t>(*next));
+    if (next && !is_updated_on_host(static_cast<std::size_t>(*next))) ahead_ = load(static_cast<std::size_t>(*next));
     update_unit(static_cast<std::size_t>(unit), std::move(window));
+    executor_.context().stream().record(executor_.units()[static_cast<std::size_t>(unit)].updated);
   });
   is_confirmed_ = false;
 }
@@ -46,6 +52,7 @@ void Optimizer::leave_updates(const std::vector<int>& units) {
 /// again what it is told: the updates of that step are skipped, as they would have been then.
 void Optimizer::confirm_update() {
   const Context& context = executor_.context();
+  context.stream().wait(scalars_read_);
   const Buffer marks = marks_.buffer(DType::f32, 2), mark = marks.slice(0, 1), missing = marks.slice(1, 1);
   context.launch({"number_update", {}, {missing}},
                  upload_of(context.kernels(), missing, std::vector{static_cast<float>(left_steps_)}));

@@ -11,6 +11,10 @@ struct Residence {
   bool has_moments_on_host = false;    ///< the optimizer's state
   bool has_gradients_on_host = false;  ///< reduced, between micro-batches and until the update
   double cpu_link_gbs = 0;             ///< 10^9 bytes a second that a CPU device moves between the two; 0: what it can
+  /// The optimizer's update is made by the host's processors, where all that it reads and writes lies in the host's
+  /// memory: the three above, as far as there are such; of bf16 units the new copy comes to the device. For AdamW, Lion
+  /// and Sgd. The CPU's arithmetic: on a GPU the last bits may be others than the device's.
+  bool updates_on_host = false;
   /// Folders: what the host keeps of masters and of the optimizer's state is in a file there (DiskFile), not in its
   /// memory. Empty: in memory.
   std::string masters_disk = {}, moments_disk = {};

@@ -188,6 +188,8 @@ void Unsharder::wait_gathered(FlatParameter& unit) {
     // Not before: compute work that got its memory would wait for a gather ahead of it.
     unit.bucket.release(unshard(), unit.gathered);
     unit.staged.release(unshard(), unit.gathered);
+  } else {
+    context_.stream().wait(unit.updated);
   }
   const Buffer full = full_buffer(unit);
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {

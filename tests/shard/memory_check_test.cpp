@@ -244,6 +244,10 @@ TEST_CASE("memory of the device, and of the host beside it, have limits of their
   CHECK(choice(run, on_device(both.device)) == "set offload.weights=host, offload.moments=host");
   const std::vector<MemoryBudget> host = {{both.host - 1, true, "offload.host_mib", MemoryBudget::Of::host, true}};
   CHECK(choice(kept("host", "host"), host) == "set offload.weights=device");
+  MemoryDemand updated = kept("host", "host");
+  updated.config.offload.gradients = updated.config.offload.update = "host";
+  CHECK(choice(updated, {{planned(updated).host - 1, true, "offload.host_mib", MemoryBudget::Of::host, true}}) ==
+        "set offload.weights=device, offload.update=device");
   const Error error = memory_refusal(run, all, on_device(both.device));
   CHECK_THAT(error.what_happened(), Catch::StartsWith("a rank needs ") && Catch::Contains(" of the device's memory, "));
   CHECK_THAT(memory_refusal(kept("host", "host"), both, host).what_happened(),

@@ -17,13 +17,17 @@ struct Way {
   std::string name;
   std::function<void(Config& config)> choose;
   /// Waits that others happen to imply: what small parameters whole, which come beside their unit's shard, wait for is
-  /// waited for again before their unit uses them first.
+  /// waited for again before their unit uses them first, and not used behind the last step.
   std::size_t implied = 0;
 };
 
 void in_twos(Config& config) {
   config.model.layers = 6;
   config.shard.unit_mib = 0.09;  // a block of tiny_config has 50 KiB
+}
+
+void choose_updates_on_host(Config& config) {
+  config.offload.weights = config.offload.moments = config.offload.gradients = config.offload.update = "host";
 }
 
 std::vector<Way> ways_of_options() {
@@ -83,6 +87,25 @@ std::vector<Way> ways_of_left_updates() {
        [](Config& config) {
          config.precision.param = "bf16", config.shard.prefetch = 2;
          config.offload.weights = config.offload.moments = config.offload.gradients = "host";
+       }},
+      {"updated by the host", [](Config& config) { choose_updates_on_host(config); }},
+      {"bf16, updated by the host, prefetch 2",
+       [](Config& config) {
+         choose_updates_on_host(config);
+         config.precision.param = "bf16", config.shard.prefetch = 2;
+       }},
+      {"bf16, updated by the host but for a unit's, hsdp, small parameters whole",
+       [](Config& config) {
+         choose_scheme(config, scheme_of("hsdp", kRanks));
+         choose_layout(config, "small whole");
+         choose_updates_on_host(config);
+         config.precision.param = "bf16", config.offload.resident_units = {.value = 1};
+       },
+       1},
+      {"bf16, updated by the host, zero-copy",
+       [](Config& config) {
+         choose_updates_on_host(config);
+         config.precision.param = "bf16", config.shard.zero_copy = "auto";
        }},
       {"moments on the host, nested",
        [](Config& config) {

@@ -147,6 +147,11 @@ TEST_CASE("settings are those that a file with them could have") {
   CHECK(count({"offload.device_mib=1", "precision.param=bf16"}, 1, keeps_masters) == 2 * 4);
   CHECK(count({"offload.device_mib=1", "train.optimizer=muon"}, 1, keeps_masters) == 2 * 4);
   CHECK(count({"offload.device_mib=1", "train.average=0.5"}, 1, all) == 4);
+  const auto updates = [](const FitSetting& one) { return one.config.offload.update == "host"; };
+  const Overrides updated = {"offload.device_mib=1", "offload.weights=host", "offload.gradients=host",
+                             "offload.moments=host", "offload.update=host"};
+  CHECK(count(updated, 1, all) == 4 * 4);
+  CHECK(count(updated, 1, updates) == 4);
   const auto uses_disk = [](const FitSetting& one) { return one.config.offload.has_disk(); };
   CHECK(count({"offload.moments=disk:/x"}, 1, all) == 3 * 2);  // nothing, moments
   CHECK(count({"offload.moments=disk:/x", "precision.param=bf16"}, 1, uses_disk) == 3 * 2);

@@ -94,6 +94,7 @@ struct Config {
   };
   struct Offload {
     std::string weights = "device", gradients = "device", moments = "device", activations = "device";
+    std::string update = "device";
     Count resident_units;
     double cpu_link_gbs = 0;
     std::int64_t device_mib = 0, host_mib = 0;

@@ -134,6 +134,9 @@ constexpr std::array kRunningKeys = {
               "The same of the reduced gradients, between the micro-batches that add to them and until the update."},
     ConfigKey{"offload.moments", [](Config& c) -> ConfigSlot { return &c.offload.moments; }, any,
               "device|host|disk:FOLDER", "", "The same of the optimizer's state: AdamW's two moments, SGD's momentum."},
+    ConfigKey{"offload.update", [](Config& c) -> ConfigSlot { return &c.offload.update; }, any, "device|host|auto", "",
+              "Whose processors update what the host keeps. `host`: nothing of it moves for that; `auto`: the faster "
+              "(docs/offload.md)."},
     ConfigKey{"offload.activations", [](Config& c) -> ConfigSlot { return &c.offload.activations; }, any, "device|host",
               "", "Where inputs of recomputed blocks are between forward and backward (docs/offload.md)."},
     ConfigKey{"offload.resident_units", [](Config& c) -> ConfigSlot { return &c.offload.resident_units; },

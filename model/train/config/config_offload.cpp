@@ -4,6 +4,28 @@
 
 namespace zs {
 
+namespace {
+
+/// What the host updates is in its memory.
+void check_update(ConfigDraft& draft) {
+  const Config& c = draft.config;
+  if (!are_good(draft, {"offload.update"}) || c.offload.update != "host") return;
+  if (are_good(draft, {"train.optimizer"}) && (c.train.optimizer == "muon" || c.train.optimizer == "adamw8bit"))
+    draft.report("offload.update",
+                 fmt::format("offload.update = \"host\" does not go with train.optimizer = \"{}\"", c.train.optimizer),
+                 "leave it out, or use adamw, lion or sgd");
+  const bool has_moments = c.train.optimizer != "sgd" || c.train.momentum > 0;
+  for (const auto& [key, place] :
+       {std::pair("offload.weights", &c.offload.weights), std::pair("offload.gradients", &c.offload.gradients),
+        std::pair("offload.moments", &c.offload.moments)}) {
+    if (!are_good(draft, {key}) || *place == "host" || (place == &c.offload.moments && !has_moments)) continue;
+    draft.report("offload.update", fmt::format("offload.update = \"host\" does not go with {} = \"{}\"", key, *place),
+                 fmt::format("set {} = \"host\", or leave offload.update out", key));
+  }
+}
+
+}  // namespace
+
 void check_offload(ConfigDraft& draft) {
   const Config& c = draft.config;
   const auto without = [](const char* key, const std::string& place, const char* what) {
@@ -34,6 +56,7 @@ void check_offload(ConfigDraft& draft) {
     draft.report("run.lost_updates_every",
                  "run.lost_updates_every does not go with weights or gradients that the host keeps (offload)",
                  "leave one of them out");
+  check_update(draft);
   if (are_good(draft, {"offload.activations", "train.recompute"}) && c.offload.activations == "host" &&
       !may_recompute_blocks(c.train.recompute))
     draft.report("offload.activations",

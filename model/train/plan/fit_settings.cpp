@@ -35,6 +35,7 @@ std::vector<Config> residences(const MemoryDemand& demand) {
     using Role = std::string Config::Offload::*;
     for (const Role kept : {&Config::Offload::weights, &Config::Offload::gradients, &Config::Offload::moments})
       config.offload.*kept = "device";
+    config.offload.update = "device";
     configs.push_back(config);
     const auto move = [&](Role kept, const std::string& place) {
       Config more = config;
@@ -44,6 +45,10 @@ std::vector<Config> residences(const MemoryDemand& demand) {
     if (has_own_memory(demand))
       for (const Role kept : {&Config::Offload::moments, &Config::Offload::weights, &Config::Offload::gradients})
         move(kept, "host");
+    if (Config updated = config; set.update != "device") {
+      updated.offload.update = set.update;
+      if (has_own_memory(demand) && is_allowed(updated, demand.plan.ranks)) configs.back() = config = updated;
+    }
     if (set.has_disk())
       for (const Role kept : {&Config::Offload::moments, &Config::Offload::weights}) move(kept, disk);
   }

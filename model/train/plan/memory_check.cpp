@@ -133,6 +133,9 @@ Changes residences(const MemoryDemand& demand, const std::string& to) {
   if (!goes_away || (to == "host" && may_recompute_blocks(config.train.recompute)))
     keys.emplace_back("offload.activations", &Config::Offload::activations);
   std::erase_if(keys, [&](const Key& key) { return !may_move(offload.*key.second, to); });
+  const auto is_updated_there = [&](const Key& key) {
+    return offload.update == "host" && to != "host" && key.second != &Config::Offload::activations;
+  };
   Changes changes;
   const auto add = [&](std::size_t begin, std::size_t end) {
     std::string text;
@@ -140,7 +143,9 @@ Changes residences(const MemoryDemand& demand, const std::string& to) {
     for (std::size_t i = begin; i < end; ++i) {
       text += fmt::format("{}{}={}", text.empty() ? "set " : ", ", keys[i].first, to);
       one.demand.config.offload.*keys[i].second = to;
+      if (is_updated_there(keys[i])) one.demand.config.offload.update = "device";
     }
+    if (one.demand.config.offload.update != offload.update) text += ", offload.update=device";
     one.text = text;
     changes.push_back(std::move(one));
   };

@@ -43,6 +43,7 @@ Residence residence_of(const Config& config) {
           .has_moments_on_host = offload.moments != "device",
           .has_gradients_on_host = offload.gradients != "device",
           .cpu_link_gbs = offload.cpu_link_gbs,
+          .updates_on_host = offload.update == "host",
           .masters_disk = Config::Offload::disk_of(offload.weights),
           .moments_disk = Config::Offload::disk_of(offload.moments)};
 }

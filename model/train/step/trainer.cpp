@@ -63,6 +63,7 @@ int Trainer::prepare() {
   if (const int code = find_gpus(world_, config_, planned_ranks(), gpus_); code != 0) return code;
   if (const int code = agreed(world_, [&] { check_and_open(); }); code != 0) return code;
   if (const int code = settle_recompute(); code != 0) return code;
+  if (const int code = settle_update(); code != 0) return code;
   if (const int code = settle_resident_units(); code != 0) return code;
   if (const int code = agreed(world_, [&] { check_and_plan(); }); code != 0) return code;
   if (const int code = agree_on_data(); code != 0) return code;
@@ -143,6 +144,7 @@ void Trainer::print_header() const {
                   format_number(world_.size(), "rank"), share_.description, format_number(share_.threads, "thread"),
                   cpu_isa(), describe_transport(world_, gpus_), groups.empty() ? "" : fmt::format(" ({})", groups),
                   describe_omitted(config_.comm.omit), format_bytes(limit.bytes), limit.source);
+  if (!update_choice_.empty()) print_to_stdout("offload.update: {}\n", update_choice_);
   for (const std::string& warning : plan_.warnings) print_to_stderr("zshard: warning: {}\n", warning);
   if (!answer_.empty()) {
     print_to_stdout("planned for {}\n{}", format_number(planned_ranks(), "rank"), answer_);

@@ -67,6 +67,9 @@ class Trainer {
   int settle_recompute();
   /// Collective: the same of the number of units that offload.resident_units = "auto" stands for.
   int settle_resident_units();
+  /// Collective: who makes the updates that offload.update = "auto" leaves open: the host, where that takes less time
+  /// on every rank.
+  int settle_update();
   void check_and_plan();
   void open_data();
   void limit_validation(Config& config) const;
@@ -204,8 +207,9 @@ class Trainer {
   bool lacks_data_ = false;            // some rank: training cannot go on
   GpuRanks gpus_;
   TrainPlan plan_;
-  std::string answer_;     // of a dry run, instead of the plan
-  WeightImports weights_;  // what a new run begins from; none: it draws its weights
+  std::string answer_;         // of a dry run, instead of the plan
+  std::string update_choice_;  // what offload.update = "auto" stands for, and why
+  WeightImports weights_;      // what a new run begins from; none: it draws its weights
   std::optional<ResumePoint> resume_;
   std::vector<std::string> changed_keys_;  // since the checkpoint
   std::string run_dir_;

@@ -12,6 +12,7 @@
 #include "model/train/plan/fit.h"
 #include "model/train/plan/recompute_choice.h"
 #include "model/train/plan/resident_choice.h"
+#include "model/train/plan/update_choice.h"
 #include "model/train/run_dir/export.h"
 #include "model/train/step/trainer.h"
 #include "runtime/device/memory_limit.h"
@@ -76,6 +77,31 @@ int Trainer::settle_recompute() {
     std::istringstream(offer.message) >> set.whole >> set.attention;
   }
   recompute = set.entries(blocks);
+  return 0;
+}
+
+int Trainer::settle_update() {
+  std::string& update = job_.config.offload.update;
+  if (update != "auto") return 0;
+  update = "device";
+  if (!may_update_on_host(config_)) return 0;
+  const DeviceKind kind = device_kind(config_);
+  if (kind == DeviceKind::cuda && job_.dry_run) {
+    update_choice_ = "the device, as nothing is measured in a dry run for GPUs";
+    return 0;
+  }
+  UpdateCosts own;
+  const auto look = [&] {
+    DeviceOptions options = kind == DeviceKind::cuda ? gpu_options(config_, gpus_.gpu) : DeviceOptions{};
+    options.threads = share_.threads;
+    options.cpus = share_.cpus;
+    own = measure_update(config_, *Device::create(kind, options));
+  };
+  if (const int code = agreed(world_, look); code != 0) return code;
+  const auto costs = fmt::format("{:.2f} ns a parameter, {:.2f} over the link", own.host_ns, own.device_ns);
+  const World::Agreement slower = world_.agree(own.prefers_host() ? 0 : 1, costs);
+  if (slower.code == 0) update = "host";
+  update_choice_ = fmt::format("the {}: the host takes {}", update, slower.code == 0 ? costs : slower.message);
   return 0;
 }
 
