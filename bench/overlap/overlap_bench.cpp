@@ -54,7 +54,9 @@ Config with_units_of(Config config, const World& world, const Machine& machine) 
 }
 
 Config without_offload(Config config) {
-  config.offload.weights = config.offload.gradients = config.offload.moments = config.offload.activations = "device";
+  for (std::string* place : {&config.offload.weights, &config.offload.gradients, &config.offload.accumulator,
+                             &config.offload.moments, &config.offload.activations})
+    *place = "device";
   return config;
 }
 

@@ -251,6 +251,11 @@ void Executor::run(const std::vector<Action>& actions) {
       case Action::Kind::begin_gradient: reducer_.begin_gradient(unit); break;
       case Action::Kind::reduce: reduce(unit); break;
       case Action::Kind::finish: reducer_.finish(unit); break;
+      case Action::Kind::park_gradient: reducer_.park_accumulated(unit); break;
+      case Action::Kind::reload_gradient: reducer_.reload_accumulated(unit); break;
+      case Action::Kind::resume_gradient: reducer_.resume_accumulated(unit); break;
+      case Action::Kind::park_sum: reducer_.park_sum(unit); break;
+      case Action::Kind::reload_sum: reducer_.reload_sum(unit); break;
       case Action::Kind::release_gradient: reducer_.release_gradient(unit); break;
     }
   }

@@ -63,7 +63,11 @@ struct FlatParameter {
   Memory full, full_grad;  // while unsharded / while accumulating or reducing
   Memory bucket;           // of an interleaved layout, from a gather until compute has waited for it
   Memory staged, whole;    // of masters that the host keeps: the shard, as long; whole parameters, while unsharded
-  Memory kept, sum;        // the small group's shard at hand / what reductions summed before their second step
+  Memory host_full_grad, host_sum;  // where the host has those of gradients, once it has had them
+  std::vector<bool> parked;         // of each parameter whether its gradient is written, while the full one is parked
+  bool is_parked_full = false;      // in host_full_grad, and not in the memory of `grad`
+  Event reloaded;                   // the gradient
+  Memory kept, sum;                 // the small group's shard at hand / what reductions summed before their second step
   bool sum_is_written = false;
   Event gathered, reduced;     // the latest
   Event arrived;               // `whole`
@@ -111,6 +115,8 @@ struct FlatParameter {
   bool is_zero_copy() const { return !shared.empty(); }
   /// As things stand nothing is copied to gather it: the unsharded parameters are a view of everybody's shards.
   bool is_view() const { return is_zero_copy() && gathered_dtype == shared.dtype; }
+  /// The full gradient is not one that compute can add to, see Action.
+  bool is_parked() const { return !parked.empty(); }
   /// No other rank has a part of it.
   bool is_local() const { return layout->ranks() == 1 || layout->gathered_elems() == 0; }
   /// Nothing is gathered: the shards are the parameters, where they lie.

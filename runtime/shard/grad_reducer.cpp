@@ -105,6 +105,12 @@ void GradReducer::reduce_scatter(const FlatParameter& unit, const Buffer& out, R
   });
 }
 
+/// By what compute has made of it. One that came back from the host is the offload stream's until it is used.
+void GradReducer::replace_full(FlatParameter& unit, Memory memory) {
+  unit.full_grad.release(context_.stream());
+  unit.full_grad = std::move(memory);
+}
+
 void GradReducer::cast_gradient(FlatParameter& unit) {
   const Buffer full = full_buffer(unit);
   Memory memory = pool_.acquire(full.elems * size_of(unit.precision.reduce), context_.stream(), "full_grad");
@@ -112,7 +118,7 @@ void GradReducer::cast_gradient(FlatParameter& unit) {
   context_.launch({"narrow_gradient", {full}, {out}},
                   [&kernels = context_.kernels(), out, full](ExecContext& exec) { kernels.cast(exec, out, full); });
   unit.grad_dtype = unit.precision.reduce;
-  unit.full_grad = std::move(memory);
+  replace_full(unit, std::move(memory));
 }
 
 void GradReducer::interleave(FlatParameter& unit) {
@@ -120,7 +126,7 @@ void GradReducer::interleave(FlatParameter& unit) {
   Memory memory = pool_.acquire(full.bytes(), context_.stream(), "full_grad");
   copy_in(context_.stream(), context_.kernels(), unit, {0, unit.layout->ranks(), unit.layout->shard_elems()}, full,
           memory.buffer(unit.grad_dtype, full.elems));
-  unit.full_grad = std::move(memory);
+  replace_full(unit, std::move(memory));
 }
 
 void GradReducer::finish(FlatParameter& unit) {
@@ -192,6 +198,7 @@ void GradReducer::gather_whole(FlatParameter& unit) {
 void GradReducer::release_gradient(FlatParameter& unit) {
   const bool is_abandoned = !unit.parameters.empty() && unit.parameters.front()->has_grad_buffer();
   for (Parameter* parameter : unit.parameters) parameter->unbind_grad();
+  if (unit.is_parked()) return drop_parked(unit);
   if (!unit.full_grad) return;
   if (is_abandoned) {
     unit.full_grad.release(context_.stream());

@@ -27,6 +27,12 @@ class GradReducer {
   void reduce(FlatParameter& unit);
   void finish(FlatParameter& unit);
   void release_gradient(FlatParameter& unit);
+  /// Where what accumulates is parked between micro-batches (Action): the full gradient, and what was summed.
+  void park_accumulated(FlatParameter& unit);
+  void reload_accumulated(FlatParameter& unit);
+  void resume_accumulated(FlatParameter& unit);
+  void park_sum(FlatParameter& unit);
+  void reload_sum(FlatParameter& unit);
   /// After the last reduction of a step: every rank gets the parts of whole parameters' gradients that the others have.
   void gather_whole(FlatParameter& unit);
 
@@ -52,7 +58,12 @@ class GradReducer {
   void cast_gradient(FlatParameter& unit);
   /// On compute: the full gradient, view after view, becomes its bucket.
   void interleave(FlatParameter& unit);
+  void replace_full(FlatParameter& unit, Memory memory);
   void add_to_grad(FlatParameter& unit);
+  /// Whether the full gradient lies in memory that is there anyway.
+  static bool stays(const FlatParameter& unit) { return !unit.is_parked_full && !unit.host_grad; }
+  static Buffer parked_buffer(const FlatParameter& unit);
+  void drop_parked(FlatParameter& unit);
   void release_finished_sum();
   Stream& reduction() { return context_.device().stream(StreamRole::reduce); }
   Stream& finishing() { return context_.device().stream(StreamRole::finish); }

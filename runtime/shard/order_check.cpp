@@ -26,6 +26,11 @@ bool is_communication(Action::Kind kind) {
     case Action::Kind::defer_free:
     case Action::Kind::free_deferred:
     case Action::Kind::begin_gradient:
+    case Action::Kind::park_gradient:
+    case Action::Kind::reload_gradient:
+    case Action::Kind::resume_gradient:
+    case Action::Kind::park_sum:
+    case Action::Kind::reload_sum:
     case Action::Kind::release_gradient: return false;
     default: return true;
   }

@@ -13,6 +13,9 @@ namespace {
 constexpr const char* kBegin =
     "begin one first: micro_batch() of the model, or begin_micro_batch(), for training with Mode::train";
 
+/// Whether it holds what micro-batches have added so far, wherever that is.
+bool accumulates(GradState state) { return state != GradState::none && state != GradState::reducing; }
+
 template <class State>
 bool apply(Action::Kind kind, State& state) {
   const auto next = after(kind, state);
@@ -132,7 +135,7 @@ void Scheduler::begin_micro_batch(Mode mode, bool is_last) {
   is_due_ = reduces_;
   for (Unit& unit : units_) {
     unit.in_forward = unit.in_backward = unit.has_run = unit.is_reduced = unit.is_added_to = false;
-    unit.had_gradient = unit.grad == GradState::accumulating;
+    unit.had_gradient = accumulates(unit.grad);
   }
   order().begin();
 }
@@ -230,9 +233,12 @@ std::vector<Action> Scheduler::before_backward(int unit) {
   target.is_added_to = target.is_added_to || !target.is_frozen;
   if (target.unshards_in_backward) unshard(actions, unit);
   if (!options_.prefetch_after_backward) prefetch(actions, ExecOrder::Phase::backward, unit);
-  if (target.grad == GradState::accumulating || target.is_frozen) return actions;
   // A unit still under reduction comes from an earlier micro-batch; older ones are released first.
-  while (target.grad == GradState::reducing) release_oldest(actions);
+  while (target.grad == GradState::reducing && !target.is_frozen) release_oldest(actions);
+  resume(actions, unit);
+  reload_ahead(actions);
+  if (is_due(unit)) reload_sum(actions, unit);
+  if (target.grad == GradState::accumulating || target.is_frozen) return actions;
   emit(actions, Action::Kind::begin_gradient, unit);
   return actions;
 }
@@ -241,6 +247,7 @@ void Scheduler::reduce(std::vector<Action>& actions, int unit) {
   // Before the new reduction is enqueued, so that whoever takes the oldest buffer next waits for the oldest reduction,
   // not for this one.
   while (std::cmp_greater_equal(reducing_.size(), options_.max_reductions_in_flight)) release_oldest(actions);
+  reload_sum(actions, unit);
   emit(actions, Action::Kind::reduce, unit);
   unit_at(unit).is_reduced = true;
   reducing_.push_back(unit);
@@ -249,6 +256,7 @@ void Scheduler::reduce(std::vector<Action>& actions, int unit) {
   if (final_step == Final::none) unit_at(unit).sum = SumState::none;
   if ((final_step == Final::every && unit_at(unit).all_reduces) || (final_step == Final::last && is_last_))
     emit(actions, Action::Kind::finish, unit);
+  park(actions, unit);
 }
 
 void Scheduler::reduce_delayed(std::vector<Action>& actions) {
@@ -268,6 +276,7 @@ std::vector<Action> Scheduler::after_backward(int unit) {
   if (!stays_after_backward(unit)) reshard(actions, unit);
   if (options_.prefetch_after_backward) prefetch(actions, ExecOrder::Phase::backward, unit);
   reduce_delayed(actions);
+  if (!is_due(unit)) park(actions, unit);
   if (!is_due(unit) || target.grad != GradState::accumulating) return actions;
   if (options_.delays_reductions) {
     delayed_ = unit;
@@ -289,9 +298,11 @@ std::vector<Action> Scheduler::end_micro_batch() {
     if (target.state == UnitState::gathering) unused_gathers_.push_back(target.name);
     if (target.state == UnitState::gathering || !stays_after_backward(unit)) reshard(actions, unit);
     if (is_due(unit)) reduce_rest(actions, unit);
+    if (mode_ == Mode::train) park(actions, unit);
     // Its gradients came in earlier micro-batches only.
     if (mode_ == Mode::train && is_last_ && target.schedule.final_step != UnitSchedule::Final::none &&
-        target.sum == SumState::partial) {
+        target.sum != SumState::none) {
+      reload_sum(actions, unit);
       emit(actions, Action::Kind::finish, unit);
     }
   }
@@ -307,6 +318,7 @@ std::vector<Action> Scheduler::end_micro_batch() {
 /// Of a unit whose backward did not complete, or that had none.
 void Scheduler::reduce_rest(std::vector<Action>& actions, int unit) {
   const Unit& target = unit_at(unit);
+  resume(actions, unit);
   if (options_.reduces_unused && !target.is_reduced && !target.is_frozen && target.grad != GradState::accumulating) {
     while (target.grad == GradState::reducing) release_oldest(actions);
     emit(actions, Action::Kind::begin_gradient, unit);
@@ -359,7 +371,7 @@ std::vector<Action> Scheduler::abandon(bool of_step) {
     const bool drops_gradient = of_step || (in_micro_batch_ && target.is_added_to);
     if (target.state != UnitState::sharded) emit(actions, Action::Kind::free_full, unit);
     if (target.shard == ShardState::kept) emit(actions, Action::Kind::drop_secondary_shard, unit);
-    if (target.grad == GradState::reducing || (drops_gradient && target.grad == GradState::accumulating)) {
+    if (target.grad == GradState::reducing || (drops_gradient && accumulates(target.grad))) {
       emit(actions, Action::Kind::release_gradient, unit);
     }
     if (of_step || (in_micro_batch_ && target.is_reduced)) target.sum = SumState::none;
@@ -368,7 +380,8 @@ std::vector<Action> Scheduler::abandon(bool of_step) {
   while (!deferred_.empty()) free_oldest_deferred(actions);
   reducing_.clear();
   delayed_.reset();
-  in_micro_batch_ = false;
+  in_micro_batch_ = is_last_ = false;
+  for (int unit = 0; unit < size(); ++unit) park(actions, unit);
   return actions;
 }
 

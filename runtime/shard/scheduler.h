@@ -114,6 +114,13 @@ class Scheduler {
     unit_at(unit).schedule = schedule;
     ++changes_;
   }
+  /// What accumulates of a unit's gradients is on the host between micro-batches: whole ones that are not reduced yet,
+  /// and, where it `has_sum` beside the master's gradient, that until its second step. Not the last unit's in forward
+  /// and the first one's in backward, which are needed at once, nor before an order is recorded.
+  void set_parks(int unit, bool parks, bool has_sum) {
+    unit_at(unit).parks = parks;
+    unit_at(unit).parks_sum = parks && has_sum;
+  }
   /// A frozen unit is gathered and freed in backward and has no gradient.
   void set_frozen(int unit, bool is_frozen) { unit_at(unit).is_frozen = is_frozen; }
   /// Switches of one unit, for micro-batches that begin from now on. Without `syncs` its gradients go on accumulating,
@@ -161,7 +168,7 @@ class Scheduler {
     bool is_reduced = false;    // in this micro-batch
     bool had_gradient = false;  // when it began
     bool is_added_to = false;   // in it
-    bool is_frozen = false;
+    bool is_frozen = false, parks = false, parks_sum = false;
     bool syncs = true, all_reduces = true, unshards_in_backward = true;
     std::optional<bool> reshards_after_backward = {};
     std::optional<AfterForward> after_forward = {};
@@ -190,6 +197,12 @@ class Scheduler {
   void reduce_rest(std::vector<Action>& actions, int unit);
   void reduce_delayed(std::vector<Action>& actions);
   void release_oldest(std::vector<Action>& actions);
+  bool is_parked_between(int unit) const;
+  void park(std::vector<Action>& actions, int unit);
+  void reload_gradient(std::vector<Action>& actions, int unit);
+  void reload_sum(std::vector<Action>& actions, int unit);
+  void reload_ahead(std::vector<Action>& actions);
+  void resume(std::vector<Action>& actions, int unit);
   bool is_recorded_end(int unit, bool is_last) const;
   bool stays_after_forward(int unit) const;
   bool keeps_secondary_shard(int unit) const;

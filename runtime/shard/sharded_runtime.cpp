@@ -174,8 +174,9 @@ double ShardedRuntime::mean_over_ranks(double x) {
 
 /// Frozen parameters have nothing that the host could keep.
 bool ShardedRuntime::stays_resident(const UnitPolicy& policy) const {
+  const Residence residence = policy.residence.value_or(options_.residence);
   return resident_ < options_.resident_units && !policy.is_frozen &&
-         policy.residence.value_or(options_.residence).has_any();
+         (residence.has_any() || residence.has_accumulators_on_host);
 }
 
 std::shared_ptr<const Placement> ShardedRuntime::place(const std::string& unit, const UnitPolicy& policy) try {
@@ -209,7 +210,10 @@ Scheduler& ShardedRuntime::scheduler() {
   if (scheduler_) return *scheduler_;
   scheduler_ = std::make_unique<Scheduler>(names_, options_.schedule, executor_.scheme().unit_schedule());
   for (std::size_t unit = 0; unit < policies_.size(); ++unit) {
-    const ShardScheme& scheme = executor_.units()[unit].placement->scheme;
+    const Placement& placement = *executor_.units()[unit].placement;
+    const ShardScheme& scheme = placement.scheme;
+    scheduler_->set_parks(static_cast<int>(unit), placement.options.residence.has_accumulators_on_host,
+                          placement.has_own_sum);
     if (scheme.options() != executor_.scheme().options())
       scheduler_->set_schedule(static_cast<int>(unit), scheme.unit_schedule());
     if (const auto& reshard = policies_[unit].reshard_after_forward) {

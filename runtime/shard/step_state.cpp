@@ -12,8 +12,8 @@ constexpr std::string_view kUpdate = "the optimizer's step";
 bool has_sum(const FlatParameter& unit) { return unit.grad_is_written || unit.sum_is_written; }
 
 bool is_accumulating(const FlatParameter& unit) {
-  return std::any_of(unit.parameters.begin(), unit.parameters.end(),
-                     [](const Parameter* parameter) { return parameter->has_grad_buffer(); });
+  return unit.is_parked() || std::any_of(unit.parameters.begin(), unit.parameters.end(),
+                                         [](const Parameter* parameter) { return parameter->has_grad_buffer(); });
 }
 
 }  // namespace

@@ -31,12 +31,20 @@ constexpr Move<GradState> kGradMoves[] = {
     {Action::Kind::begin_gradient, GradState::none, GradState::accumulating},
     {Action::Kind::reduce, GradState::accumulating, GradState::reducing},
     {Action::Kind::release_gradient, GradState::reducing, GradState::none},
-    {Action::Kind::release_gradient, GradState::accumulating, GradState::none},  // abandoned
+    {Action::Kind::release_gradient, GradState::accumulating, GradState::none},  // abandoned, as those below
+    {Action::Kind::release_gradient, GradState::parked, GradState::none},
+    {Action::Kind::release_gradient, GradState::reloading, GradState::none},
+    {Action::Kind::park_gradient, GradState::accumulating, GradState::parked},
+    {Action::Kind::park_gradient, GradState::reloading, GradState::parked},  // nobody has added to it
+    {Action::Kind::reload_gradient, GradState::parked, GradState::reloading},
+    {Action::Kind::resume_gradient, GradState::reloading, GradState::accumulating},
 };
 constexpr Move<SumState> kSumMoves[] = {
     {Action::Kind::reduce, SumState::none, SumState::partial},
     {Action::Kind::reduce, SumState::partial, SumState::partial},
     {Action::Kind::finish, SumState::partial, SumState::none},
+    {Action::Kind::park_sum, SumState::partial, SumState::parked},
+    {Action::Kind::reload_sum, SumState::parked, SumState::partial},
 };
 
 template <class Moves, class State>
@@ -71,6 +79,11 @@ const char* name_of(Action::Kind kind) {
     case Action::Kind::begin_gradient: return "begin_gradient";
     case Action::Kind::reduce: return "reduce";
     case Action::Kind::finish: return "finish";
+    case Action::Kind::park_gradient: return "park_gradient";
+    case Action::Kind::reload_gradient: return "reload_gradient";
+    case Action::Kind::resume_gradient: return "resume_gradient";
+    case Action::Kind::park_sum: return "park_sum";
+    case Action::Kind::reload_sum: return "reload_sum";
     case Action::Kind::release_gradient: return "release_gradient";
   }
   return "?";
@@ -90,6 +103,8 @@ const char* name_of(GradState state) {
     case GradState::none: return "no gradient";
     case GradState::accumulating: return "accumulating";
     case GradState::reducing: return "reducing";
+    case GradState::parked: return "gradients on the host";
+    case GradState::reloading: return "gradients on their way from the host";
   }
   return "?";
 }

@@ -21,6 +21,11 @@ struct Action {
     reduce,                ///< reduce-scatter it, on the reduce stream, once compute has filled it
     finish,  ///< the second step of the reduction, on the finish stream: what `reduce` summed becomes the master's
              ///< gradient
+    park_gradient,     ///< the full gradient buffer goes to the host as compute leaves it, and no more is on the device
+    reload_gradient,   ///< it comes back, as it was, on the offload stream
+    resume_gradient,   ///< compute waits for that, and goes on adding to it
+    park_sum,          ///< what `reduce` summed goes to the host
+    reload_sum,        ///< it comes back; the reduce stream waits for it
     release_gradient,  ///< the full gradient buffer goes back once its reduction is done
   };
   Kind kind;
@@ -32,9 +37,9 @@ const char* name_of(Action::Kind kind);
 enum class UnitState : std::uint8_t { sharded, gathering, unsharded };
 /// Whether a shard of the small group is at hand, which is cheaper to gather from than the master shards.
 enum class ShardState : std::uint8_t { none, kept };
-enum class GradState : std::uint8_t { none, accumulating, reducing };
-/// Whether the sum of a unit's reductions so far waits for its second step.
-enum class SumState : std::uint8_t { none, partial };
+enum class GradState : std::uint8_t { none, accumulating, reducing, parked, reloading };
+/// Whether the sum of a unit's reductions so far waits for its second step, and where.
+enum class SumState : std::uint8_t { none, partial, parked };
 const char* name_of(UnitState state);
 const char* name_of(GradState state);
 

@@ -46,9 +46,10 @@ void UnshardScope::check() const {
 void UnshardScope::check_gradients(int unit) const {
   const FlatParameter& flat = this->flat(unit);
   const char* const what_to_do = "enter it behind the step's last micro-batch, or leave with_gradients out";
-  if (runtime_.scheduler().sum_state(unit) == SumState::partial)
+  if (runtime_.scheduler().sum_state(unit) != SumState::none)
     refuse(flat, "with gradients of which the second step of the reduction is to come", what_to_do);
-  if (runtime_.scheduler().grad_state(unit) == GradState::accumulating)
+  const GradState state = runtime_.scheduler().grad_state(unit);
+  if (state != GradState::none && state != GradState::reducing)
     refuse(flat, "with gradients that are accumulated and not reduced", what_to_do);
 }
 

@@ -264,6 +264,32 @@ TEST_CASE("memory of the device, and of the host beside it, have limits of their
   CHECK(needed_bytes(with(run, [](MemoryDemand& d) { d.local_ranks = 4; }), {5, 7}, {1, false, "host"}) == 48);
 }
 
+TEST_CASE("0-19: what accumulates is proposed for the host where gradients are reduced once a step", "[memory]") {
+  MemoryDemand run = demand(16, 16);
+  run.config.model.layers = 8;
+  run.config.train.micro_batch = 1;
+  run.config.train.recompute = {"block"};
+  run.config.train.loss_chunk = 32;
+  run.config.shard.prefetch = 0;
+  run.config.shard.reduce_every_micro_batch = false;
+  run.config.offload.device_mib = 1;
+  MemoryDemand kept = run;
+  kept.config.offload.accumulator = "host";
+  const RankBytes all = make_plan(run.config, run.plan).rank_bytes(),
+                  fits = make_plan(kept.config, kept.plan).rank_bytes();
+  CHECK(fits.host > 0);
+  CHECK(fits.device + fits.host / 2 < all.device);
+  const auto found = smallest_change(
+      run, std::vector<MemoryBudget>{{fits.device, true, "offload.device_mib", MemoryBudget::Of::device, true}});
+  REQUIRE(found);
+  CHECK(found->text == "set offload.accumulator=host");
+  CHECK(found->host_bytes == fits.host);
+  const auto back = smallest_change(
+      kept, std::vector<MemoryBudget>{{fits.host - 1, true, "offload.host_mib", MemoryBudget::Of::host, true}});
+  REQUIRE(back);
+  CHECK(back->text == "set offload.accumulator=device");
+}
+
 TEST_CASE("a disk has a budget of its own, and is proposed where the host's memory is short of what it keeps",
           "[memory]") {
   MemoryDemand run = demand(2, 2);

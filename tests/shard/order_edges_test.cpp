@@ -73,6 +73,32 @@ std::vector<Way> ways_of_offload() {
          choose_scheme(config, scheme_of("nested once", kRanks));
          config.offload.gradients = "host";
        }},
+      {"what accumulates on the host",
+       [](Config& config) {
+         config.shard.reduce_every_micro_batch = false;
+         config.offload.accumulator = "host";
+         config.train.global_batch = 3 * kRanks;
+       }},
+      {"what accumulates on the host, bf16, parameter by parameter",
+       [](Config& config) {
+         choose_layout(config, "last dim");
+         config.precision.param = config.precision.reduce = "bf16";
+         config.shard.reduce_every_micro_batch = false;
+         config.offload.accumulator = "host";
+         config.train.global_batch = 3 * kRanks;
+       }},
+      {"what accumulates on the host, zero1, small parameters whole",
+       [](Config& config) {
+         choose_scheme(config, scheme_of("zero1", kRanks));
+         choose_layout(config, "small whole");
+         config.offload.accumulator = config.offload.gradients = "host";
+       }},
+      {"sums on the host, nested, three micro-batches",
+       [](Config& config) {
+         choose_scheme(config, scheme_of("nested", kRanks));
+         config.offload.accumulator = "host";
+         config.train.global_batch = 3 * kRanks;
+       }},
   };
 }
 

@@ -27,6 +27,7 @@ inline Config trained_by(Config config, const std::string& optimizer) {
 inline Config with_host(Config config, const std::string& what) {
   config.offload.weights = what.find("weights") != what.npos ? "host" : "device";
   config.offload.gradients = what.find("gradients") != what.npos ? "host" : "device";
+  config.offload.accumulator = what.find("accumulator") != what.npos ? "host" : "device";
   config.offload.moments = what.find("moments") != what.npos ? "host" : "device";
   config.offload.activations = what.find("activations") != what.npos ? "host" : "device";
   return config;
@@ -44,31 +45,41 @@ inline Config with_disk(Config config, const std::string& what, const std::strin
   return config;
 }
 
-/// The same training, to the bit, in the memory that was planned on both sides.
-inline void check_alike(const Config& config, const Config& kept, const TinyOptions& options) {
-  CAPTURE(kept.offload.weights, kept.offload.gradients, kept.offload.moments);
+/// The same training, to the bit, in the memory that was planned on both sides. The plan: the largest peaks of the
+/// ranks, and the least that one of them pins.
+inline TrainPlan check_same(const Config& config, const Config& kept, const TinyOptions& options) {
+  CAPTURE(kept.offload.weights, kept.offload.gradients, kept.offload.accumulator, kept.offload.moments);
   CAPTURE(config.train.optimizer, config.shard.strategy, config.shard.layout, config.precision.param, options.ranks);
   const TinyResult usual = train_tiny(config, options), run = train_tiny(kept, options);
   CHECK(run.losses == usual.losses);
   CHECK(run.grad_norms == usual.grad_norms);
   CHECK(run.weights == usual.weights);
-  std::int64_t peak_bytes = 0, host_bytes = 0;  // of the rank that has most
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    const TrainPlan plan = make_plan(kept, rank, options.ranks);
-    CHECK(plan.pinned_bytes > 0);
-    peak_bytes = std::max(peak_bytes, plan.step_peak_bytes);
-    host_bytes = std::max(host_bytes, plan.host_bytes);
+  TrainPlan plan = make_plan(kept, 0, options.ranks);
+  std::int64_t most_pinned = plan.pinned_bytes;
+  for (int rank = 1; rank < options.ranks; ++rank) {
+    const TrainPlan other = make_plan(kept, rank, options.ranks);
+    plan.step_peak_bytes = std::max(plan.step_peak_bytes, other.step_peak_bytes);
+    plan.host_bytes = std::max(plan.host_bytes, other.host_bytes);
+    plan.pinned_bytes = std::min(plan.pinned_bytes, other.pinned_bytes);
+    most_pinned = std::max(most_pinned, other.pinned_bytes);
   }
-  for (const std::int64_t bytes : run.host_bytes) CHECK(bytes == host_bytes);
+  for (const std::int64_t bytes : run.host_bytes) CHECK(bytes == plan.host_bytes);
   for (const std::int64_t bytes : usual.host_bytes) CHECK(bytes == 0);
   // Updates that were left for a step take part in its peak: there are none in the first, nor behind a validation.
   const bool has_none = config.run.validate_every > 0;
-  CHECK(run.peak_bytes.front() <= peak_bytes);
+  CHECK(run.peak_bytes.front() <= plan.step_peak_bytes);
   for (std::size_t i = 1; i < run.peak_bytes.size(); ++i)
-    CHECK(run.peak_bytes[i] == (has_none ? run.peak_bytes.front() : peak_bytes));
-  CHECK(run.allocations.front() == 2);  // the device's and the host's memory, each at once
+    CHECK(run.peak_bytes[i] == (has_none ? run.peak_bytes.front() : plan.step_peak_bytes));
+  // The device's and the host's memory, each at once.
+  CHECK(run.allocations.front() == (most_pinned > 0 ? 2 : 1));
   CHECK(run.allocations.back() == 0);
   CHECK(verify_order(run.trace).empty());
+  return plan;
+}
+
+/// And the host keeps something.
+inline void check_alike(const Config& config, const Config& kept, const TinyOptions& options) {
+  CHECK(check_same(config, kept, options).pinned_bytes > 0);
 }
 
 inline void check_alike(const Config& config, const std::string& what, const TinyOptions& options) {

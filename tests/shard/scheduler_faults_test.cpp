@@ -378,23 +378,30 @@ TEST_CASE("the transition tables allow these actions in these states, and no oth
     found[name_of(static_cast<A>(kind))] = fmt::format(
         "{} {} {} {}", table(kind, std::array{UnitState::sharded, UnitState::gathering, UnitState::unsharded}),
         table(kind, std::array{ShardState::none, ShardState::kept}),
-        table(kind, std::array{GradState::none, GradState::accumulating, GradState::reducing}),
-        table(kind, std::array{SumState::none, SumState::partial}));
+        table(kind, std::array{GradState::none, GradState::accumulating, GradState::reducing, GradState::parked,
+                               GradState::reloading}),
+        table(kind, std::array{SumState::none, SumState::partial, SumState::parked}));
   }
-  // Unit: sharded, gathering, unsharded; shard: none, kept; gradient: none, accumulating, reducing; sum: none, partial.
-  const std::map<std::string, std::string> expected = {{"gather", "1-- =- === =="},
-                                                       {"two_level_gather", "1-- 1- === =="},
-                                                       {"gather_secondary", "1-- -= === =="},
-                                                       {"wait_gathered", "-2- == === =="},
-                                                       {"keep_secondary_shard", "--= 1- === =="},
-                                                       {"drop_secondary_shard", "=== -0 === =="},
-                                                       {"free_full", "-00 == === =="},
-                                                       {"defer_free", "--0 == === =="},
-                                                       {"free_deferred", "=== == === =="},
-                                                       {"begin_gradient", "=== == 1-- =="},
-                                                       {"reduce", "=== == -2- 1="},
-                                                       {"finish", "=== == === -0"},
-                                                       {"release_gradient", "=== == -00 =="}};
+  // Unit: sharded, gathering, unsharded; shard: none, kept; gradient: none, accumulating, reducing, parked, reloading;
+  // sum: none, partial, parked.
+  const std::map<std::string, std::string> expected = {{"gather", "1-- =- ===== ==="},
+                                                       {"two_level_gather", "1-- 1- ===== ==="},
+                                                       {"gather_secondary", "1-- -= ===== ==="},
+                                                       {"wait_gathered", "-2- == ===== ==="},
+                                                       {"keep_secondary_shard", "--= 1- ===== ==="},
+                                                       {"drop_secondary_shard", "=== -0 ===== ==="},
+                                                       {"free_full", "-00 == ===== ==="},
+                                                       {"defer_free", "--0 == ===== ==="},
+                                                       {"free_deferred", "=== == ===== ==="},
+                                                       {"begin_gradient", "=== == 1---- ==="},
+                                                       {"reduce", "=== == -2--- 1=-"},
+                                                       {"finish", "=== == ===== -0-"},
+                                                       {"park_gradient", "=== == -3--3 ==="},
+                                                       {"reload_gradient", "=== == ---4- ==="},
+                                                       {"resume_gradient", "=== == ----1 ==="},
+                                                       {"park_sum", "=== == ===== -2-"},
+                                                       {"reload_sum", "=== == ===== --1"},
+                                                       {"release_gradient", "=== == -0000 ==="}};
   CHECK(found == expected);
 }
 

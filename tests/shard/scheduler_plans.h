@@ -14,6 +14,7 @@ struct Plan {
   int units = 3, micro_batches = 1;
   Policy options;
   Mode mode = Mode::train;
+  bool parks = false;
 };
 
 using Kept = UnitSchedule::Kept;
@@ -91,6 +92,7 @@ void run_step(const Plan& plan, Scheduler& scheduler, ActionChecker& checker, co
 template <class Watch>
 void run_plan(const Plan& plan, const Watch& watch) {
   Scheduler scheduler = scheduler_of(plan.units, plan.options);
+  for (int unit = 0; unit < plan.units; ++unit) scheduler.set_parks(unit, plan.parks, true);
   ActionChecker checker(plan.units);
   for (int step = 0; step < 3; ++step) {
     run_step(plan, scheduler, checker, [&](const Hook& hook, bool is_replay) { watch(hook, is_replay, checker); });

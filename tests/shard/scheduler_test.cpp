@@ -40,6 +40,68 @@ TEST_CASE("after a micro-batch only what the next one needs is unsharded, and af
   });
 }
 
+TEST_CASE("0-19: what accumulates is on the device between micro-batches of the ends of the order alone") {
+  for_each_plan([](Plan plan) {
+    if (plan.mode == Mode::eval) return;
+    plan.parks = true;
+    int micro_batch = 0;
+    run_plan(plan, [&](const Hook& hook, bool is_replay, const ActionChecker& checker) {
+      if (hook.kind != Kind::end) return;
+      const bool is_last = ++micro_batch % plan.micro_batches == 0;
+      const bool has_sums = plan.options.final_step == Final::last && plan.options.reduce_every_micro_batch;
+      for (int unit = 0; unit < plan.units; ++unit) {
+        const bool stays = !is_replay || unit == 0 || unit == plan.units - 1;
+        REQUIRE(checker.has_filling(unit) == (!is_last && stays && !plan.options.reduce_every_micro_batch));
+        if (plan.options.final_step == Final::last)
+          REQUIRE(checker.has_sum_here(unit) == (!is_last && stays && has_sums));
+      }
+    });
+  });
+}
+
+TEST_CASE("0-19: a gradient comes back beside the backward of the unit before, as it was, and once") {
+  Scheduler scheduler = test::scheduler_of(5, {{}, {.reduce_every_micro_batch = false}});
+  for (int unit = 0; unit < 5; ++unit) scheduler.set_parks(unit, true, true);
+  const std::vector<Hook> hooks = test::step_hooks(5, Mode::train, 2);
+  test::run_hooks(scheduler, hooks, Mode::train);
+  std::vector<std::string> found;
+  for (const Hook& hook : hooks)
+    for (const Action& action : test::call(scheduler, hook, Mode::train)) {
+      const std::string name = name_of(action.kind);
+      const bool is_begin = hook.kind == Kind::before_backward;
+      if (name == "park_gradient" || name == "reload_gradient" || name == "resume_gradient" || name == "begin_gradient")
+        found.push_back(fmt::format("{} {} {} {}", is_begin ? "before" : "after", hook.unit, name, action.unit));
+    }
+  CHECK(found == std::vector<std::string>{
+                     "before 0 begin_gradient 0", "before 4 begin_gradient 4", "before 3 begin_gradient 3",
+                     "after 3 park_gradient 3", "before 2 begin_gradient 2", "after 2 park_gradient 2",
+                     "before 1 begin_gradient 1", "after 1 park_gradient 1", "before 4 reload_gradient 3",
+                     "before 3 resume_gradient 3", "before 3 reload_gradient 2", "before 2 resume_gradient 2",
+                     "before 2 reload_gradient 1", "before 1 resume_gradient 1"});
+}
+
+TEST_CASE("0-19: what came back for a micro-batch that is abandoned goes to the host again, unless it is dropped") {
+  Scheduler scheduler = test::scheduler_of(5, {{}, {.reduce_every_micro_batch = false}});
+  for (int unit = 0; unit < 5; ++unit) scheduler.set_parks(unit, true, false);
+  for (int i = 0; i < 2; ++i) test::run_hooks(scheduler, test::step_hooks(5, Mode::train, 2), Mode::train);
+  const bool of_step = GENERATE(false, true);
+  scheduler.begin_micro_batch(Mode::train, false);
+  for (int unit = 0; unit < 5; ++unit) scheduler.before_forward(unit);
+  for (int unit = 4; unit >= 0; --unit) scheduler.after_forward(unit);
+  for (const int unit : {0, 4}) scheduler.before_backward(unit);
+  scheduler.after_backward(4);
+  scheduler.before_backward(3);
+  scheduler.after_backward(3);
+  scheduler.end_micro_batch();
+  scheduler.begin_micro_batch(Mode::train, true);
+  scheduler.before_forward(0);
+  scheduler.before_backward(4);
+  CHECK(scheduler.grad_state(3) == GradState::reloading);
+  scheduler.abandon(of_step);
+  for (const int unit : {1, 2}) CHECK(scheduler.grad_state(unit) == GradState::none);
+  CHECK(scheduler.grad_state(3) == (of_step ? GradState::none : GradState::parked));
+}
+
 TEST_CASE(
     "I3: each unit is reduced exactly once per micro-batch, or once per step, and its reduction finished as often as "
     "asked") {

@@ -113,6 +113,9 @@ class ActionChecker {
   int gathers(int unit) const { return units_[static_cast<std::size_t>(unit)].gathers; }
   bool has_full(int unit) const { return units_[static_cast<std::size_t>(unit)].full != Full::none; }
   bool has_grad(int unit) const { return units_[static_cast<std::size_t>(unit)].grad != Grad::none; }
+  /// Whether the device has a gradient that goes on accumulating, and whether it has a sum.
+  bool has_filling(int unit) const { return units_[static_cast<std::size_t>(unit)].grad == Grad::filling; }
+  bool has_sum_here(int unit) const { return has_sum(unit) && !units_[static_cast<std::size_t>(unit)].sum_is_parked; }
   /// Full buffers of units other than the root, and what is under reduction or being filled: now, and the most so far.
   int blocks_full() const {
     return count([](const Unit& unit) { return unit.full != Full::none; }, 1);
@@ -135,11 +138,11 @@ class ActionChecker {
 
  private:
   enum class Full : std::uint8_t { none, in_flight, waited };
-  enum class Grad : std::uint8_t { none, filling, reducing };
+  enum class Grad : std::uint8_t { none, filling, reducing, parked, reloading };
   struct Unit {
     Full full = Full::none;
     Grad grad = Grad::none;
-    bool has_shard = false, has_sum = false;
+    bool has_shard = false, has_sum = false, sum_is_parked = false;
     int reduces = 0, finishes = 0, gathers = 0, small_gathers = 0;
   };
 
@@ -168,7 +171,7 @@ class ActionChecker {
         unit.has_shard = false;
         break;
       case Action::Kind::finish:
-        expect(unit.has_sum, "finishes a reduction that has not begun", action.unit);
+        expect(unit.has_sum && !unit.sum_is_parked, "finishes a reduction that has not begun", action.unit);
         unit.has_sum = false;
         ++unit.finishes;
         break;
@@ -195,10 +198,30 @@ class ActionChecker {
         unit.grad = Grad::filling;
         break;
       case Action::Kind::reduce:
-        expect(unit.grad == Grad::filling, "reduces what was not being filled", action.unit);
+        expect(unit.grad == Grad::filling && !unit.sum_is_parked, "reduces what was not being filled", action.unit);
         unit.grad = Grad::reducing;
         unit.has_sum = true;
         ++unit.reduces;
+        break;
+      case Action::Kind::park_gradient:
+        expect(unit.grad == Grad::filling || unit.grad == Grad::reloading, "parks no gradient", action.unit);
+        unit.grad = Grad::parked;
+        break;
+      case Action::Kind::reload_gradient:
+        expect(unit.grad == Grad::parked, "reloads a gradient that is not parked", action.unit);
+        unit.grad = Grad::reloading;
+        break;
+      case Action::Kind::resume_gradient:
+        expect(unit.grad == Grad::reloading, "resumes a gradient that was not reloaded", action.unit);
+        unit.grad = Grad::filling;
+        break;
+      case Action::Kind::park_sum:
+        expect(unit.has_sum && !unit.sum_is_parked, "parks no sum", action.unit);
+        unit.sum_is_parked = true;
+        break;
+      case Action::Kind::reload_sum:
+        expect(unit.has_sum && unit.sum_is_parked, "reloads a sum that is not parked", action.unit);
+        unit.sum_is_parked = false;
         break;
       case Action::Kind::release_gradient:
         expect(unit.grad != Grad::none, "releases a gradient that it does not have", action.unit);

@@ -200,6 +200,13 @@ TEST_CASE("keys that contradict each other are refused") {
       {{"shard.strategy=nested", "shard.group_size=4", "shard.reshard_after_forward=2"},
        "shard.reshard_after_forward = 2 does not go with shard.strategy \"nested\""},
       {{"checkpoint.background=true"}, "checkpoint.background = true without regular checkpoints"},
+      {{"offload.accumulator=host"},
+       "offload.accumulator = \"host\" does not go with shard.strategy \"zero3\", where every micro-batch is reduced "
+       "to "
+       "the master's gradient"},
+      {{"offload.accumulator=host", "shard.strategy=zero1", "train.deterministic=true"},
+       "offload.accumulator = \"host\" does not go with shard.strategy \"zero1\" and train.deterministic, where every "
+       "micro-batch is reduced to the master's gradient"},
       {{"offload.weights=disk:/x", "precision.param=bf16", "precision.validation=f32"},
        "offload.weights = \"disk:/x\" does not go with precision.validation \"f32\""},
       {{"offload.weights=disk:/x"}, "offload.weights = \"disk:/x\" does not go with precision.param \"f32\""},

@@ -103,6 +103,30 @@ TEST_CASE("the host keeps more where the device's own memory is short, and seque
   for (const FitRow& row : find_fits(asked)) CHECK(row.demand.config.train.sequence == 64);
 }
 
+TEST_CASE("what accumulates goes to the host, too, where gradients are reduced once a step") {
+  FitRequest asked =
+      request({"shard.reduce_every_micro_batch=false", "offload.device_mib=100", "model.layers=12"}, 1 << 30);
+  FitRow least{.demand = asked.demand, .bytes = {}};
+  Config& config = least.demand.config;
+  config.train.micro_batch = 4;
+  config.train.recompute = {"block"};
+  for (std::string* const place : {&config.offload.weights, &config.offload.gradients, &config.offload.accumulator,
+                                   &config.offload.moments, &config.offload.activations})
+    *place = "host";
+  const std::int64_t bytes = dry_run(least).rank_bytes().device;
+  asked.budgets = {{bytes, true, "offload.device_mib", MemoryBudget::Of::device, true}};
+  bool is_kept = false;
+  for (const FitRow& row : find_fits(asked)) {
+    if (row.demand.config.offload.accumulator != "host") continue;
+    is_kept = true;
+    CAPTURE(row.changes);
+    CHECK(row.bytes.device <= bytes);
+    CHECK(dry_run(row).rank_bytes().device == row.bytes.device);
+    CHECK(dry_run(row).rank_bytes().host == row.bytes.host);
+  }
+  CHECK(is_kept);
+}
+
 TEST_CASE("what moves elsewhere stays on the device for as many units as fit, and goes to a disk that is named") {
   const auto rows_of = [](const Overrides& more, int device_mib) {
     Overrides all = {"precision.param=bf16", "model.layers=6", "train.recompute=block"};

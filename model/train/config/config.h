@@ -93,7 +93,8 @@ struct Config {
     bool operator==(const Precision&) const = default;
   };
   struct Offload {
-    std::string weights = "device", gradients = "device", moments = "device", activations = "device";
+    std::string weights = "device", gradients = "device", accumulator = "device", moments = "device",
+                activations = "device";
     std::string update = "device";
     Count resident_units;
     double cpu_link_gbs = 0;
@@ -111,7 +112,9 @@ struct Config {
     bool has_disk() const { return !disk_folders().empty(); }
     /// Of the optimizer's.
     bool has_any() const { return weights != "device" || gradients != "device" || moments != "device"; }
-    bool uses_host() const { return has_any() || activations != "device"; }
+    /// Of units, of which some may stay resident.
+    bool has_any_of_units() const { return has_any() || accumulator != "device"; }
+    bool uses_host() const { return has_any_of_units() || activations != "device"; }
     bool operator==(const Offload&) const = default;
   };
   struct Comm {

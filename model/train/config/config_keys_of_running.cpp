@@ -132,6 +132,8 @@ constexpr std::array kRunningKeys = {
               "\"bf16\"`. bf16 shards stay on the device. docs/offload.md."},
     ConfigKey{"offload.gradients", [](Config& c) -> ConfigSlot { return &c.offload.gradients; }, any, "device|host", "",
               "The same of the reduced gradients, between the micro-batches that add to them and until the update."},
+    ConfigKey{"offload.accumulator", [](Config& c) -> ConfigSlot { return &c.offload.accumulator; }, any, "device|host",
+              "", "The same, between micro-batches, of whole gradients and sums that wait for the step's last one."},
     ConfigKey{"offload.moments", [](Config& c) -> ConfigSlot { return &c.offload.moments; }, any,
               "device|host|disk:FOLDER", "", "The same of the optimizer's state: AdamW's two moments, SGD's momentum."},
     ConfigKey{"offload.update", [](Config& c) -> ConfigSlot { return &c.offload.update; }, any, "device|host|auto", "",

@@ -26,6 +26,14 @@ void check_update(ConfigDraft& draft) {
 
 }  // namespace
 
+bool accumulates_gradients(const Config& config) {
+  const Config::Shard& shard = config.shard;
+  const std::string& strategy = shard.strategy;
+  if (shard.units == "plan") return true;  // where units may have strategies of their own
+  if (config.train.deterministic) return strategy == "ddp" || strategy == "hsdp";
+  return strategy == "zero1" || strategy == "nested" || (strategy != "zero2" && !shard.reduce_every_micro_batch);
+}
+
 void check_offload(ConfigDraft& draft) {
   const Config& c = draft.config;
   const auto without = [](const char* key, const std::string& place, const char* what) {
@@ -62,11 +70,20 @@ void check_offload(ConfigDraft& draft) {
     draft.report("offload.activations",
                  "offload.activations = \"host\" does not go with a train.recompute that recomputes no whole block",
                  "it is the inputs of such blocks that go there: set train.recompute = \"block\"");
-  if (are_good(draft,
-               {"offload.weights", "offload.gradients", "offload.moments", "offload.activations", "cuda.graph"}) &&
+  if (are_good(draft, {"offload.weights", "offload.gradients", "offload.accumulator", "offload.moments",
+                       "offload.activations", "cuda.graph"}) &&
       c.offload.uses_host() && c.cuda.graph)
     draft.report("cuda.graph", "cuda.graph = true does not go with what the host keeps (offload)",
                  "leave one of them out");
+  if (are_good(draft,
+               {"offload.accumulator", "shard.strategy", "shard.reduce_every_micro_batch", "train.deterministic"}) &&
+      c.offload.accumulator == "host" && !accumulates_gradients(c))
+    draft.report("offload.accumulator",
+                 fmt::format("offload.accumulator = \"host\" does not go with shard.strategy \"{}\"{}, where every "
+                             "micro-batch is reduced to the master's gradient",
+                             c.shard.strategy, c.train.deterministic ? " and train.deterministic" : ""),
+                 c.train.deterministic ? "set offload.gradients = \"host\""
+                                       : "set offload.gradients = \"host\", or shard.reduce_every_micro_batch = false");
   if (are_good(draft, {"offload.cpu_link_gbs", "device"}) && c.offload.cpu_link_gbs > 0 && c.device == "cuda")
     draft.report("offload.cpu_link_gbs", "offload.cpu_link_gbs does not go with device = \"cuda\"",
                  "leave it out: a GPU has a link of its own");

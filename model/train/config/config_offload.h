@@ -4,7 +4,11 @@
 
 namespace zs {
 
-/// What the host is to keep must be there, and come back only for updates.
+/// Whether gradients may accumulate over micro-batches without being reduced to the masters': whole, or as the sums of
+/// a cut that is finer than theirs or coarser.
+bool accumulates_gradients(const Config& config);
+
+/// What the host is to keep must be there.
 void check_offload(ConfigDraft& draft);
 
 }  // namespace zs

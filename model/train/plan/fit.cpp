@@ -14,9 +14,9 @@ namespace zs {
 namespace {
 
 /// What a setting may do otherwise than the configuration.
-constexpr const char* kFitKeys[] = {"train.micro_batch", "train.sequence",      "train.recompute",
-                                    "shard.strategy",    "offload.weights",     "offload.gradients",
-                                    "offload.moments",   "offload.activations", "offload.resident_units"};
+constexpr const char* kFitKeys[] = {
+    "train.micro_batch", "train.sequence",      "train.recompute", "shard.strategy",      "offload.weights",
+    "offload.gradients", "offload.accumulator", "offload.moments", "offload.activations", "offload.resident_units"};
 
 std::vector<std::string> differences(Config config, Config configured) {
   std::vector<std::string> changes;
@@ -118,8 +118,9 @@ class Search {
   /// configured what moves, or that number is "auto".
   bool chooses_units(const Config& config) const {
     const Config::Offload &now = config.offload, &set = configured_.offload;
-    return now.has_any() && (set.resident_units.is_auto || std::tie(now.weights, now.gradients, now.moments) !=
-                                                               std::tie(set.weights, set.gradients, set.moments));
+    return now.has_any_of_units() &&
+           (set.resident_units.is_auto || std::tie(now.weights, now.gradients, now.accumulator, now.moments) !=
+                                              std::tie(set.weights, set.gradients, set.accumulator, set.moments));
   }
 
   /// As many of them as fit.

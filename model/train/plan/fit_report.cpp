@@ -22,10 +22,11 @@ std::string kept_elsewhere(const Config::Offload& offload) {
   std::string text;
   for (const auto& [name, place] :
        {std::pair("weights", &offload.weights), std::pair("gradients", &offload.gradients),
-        std::pair("moments", &offload.moments), std::pair("activations", &offload.activations)})
+        std::pair("accumulator", &offload.accumulator), std::pair("moments", &offload.moments),
+        std::pair("activations", &offload.activations)})
     if (*place != "device")
       text += fmt::format("{}{}{}", text.empty() ? "" : ", ", name, *place == "host" ? "" : " (disk)");
-  if (const std::int64_t units = offload.resident_units.value; units > 0 && offload.has_any())
+  if (const std::int64_t units = offload.resident_units.value; units > 0 && offload.has_any_of_units())
     text += fmt::format(" but of {}", format_number(units, "unit"));
   return text.empty() ? "-" : text;
 }

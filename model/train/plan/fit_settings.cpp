@@ -24,8 +24,8 @@ void add_new(std::vector<Config>& configs, Config config) {
 /// Whether what the host keeps is not a part of the memory that is short.
 bool has_own_memory(const MemoryDemand& demand) { return demand.gpus > 0 || demand.config.offload.device_mib > 0; }
 
-/// Nothing, then the moments, the masters and the gradients kept by the host; then moments and masters on a disk, where
-/// the configuration names one.
+/// Nothing, then the moments, the masters, the gradients and what accumulates of them kept by the host; then moments
+/// and masters on a disk, where the configuration names one.
 std::vector<Config> residences(const MemoryDemand& demand) {
   std::vector<Config> configs;
   const Config::Offload& set = demand.config.offload;
@@ -33,7 +33,8 @@ std::vector<Config> residences(const MemoryDemand& demand) {
   if (has_own_memory(demand) || set.has_disk()) {
     Config config = demand.config;
     using Role = std::string Config::Offload::*;
-    for (const Role kept : {&Config::Offload::weights, &Config::Offload::gradients, &Config::Offload::moments})
+    for (const Role kept : {&Config::Offload::weights, &Config::Offload::gradients, &Config::Offload::accumulator,
+                            &Config::Offload::moments})
       config.offload.*kept = "device";
     config.offload.update = "device";
     configs.push_back(config);
@@ -43,7 +44,8 @@ std::vector<Config> residences(const MemoryDemand& demand) {
       if (is_allowed(more, demand.plan.ranks)) configs.push_back(config = more);
     };
     if (has_own_memory(demand))
-      for (const Role kept : {&Config::Offload::moments, &Config::Offload::weights, &Config::Offload::gradients})
+      for (const Role kept : {&Config::Offload::moments, &Config::Offload::weights, &Config::Offload::gradients,
+                              &Config::Offload::accumulator})
         move(kept, "host");
     if (Config updated = config; set.update != "device") {
       updated.offload.update = set.update;

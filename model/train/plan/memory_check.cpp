@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "model/train/config/config_offload.h"
 #include "model/train/config/config_recompute.h"
 #include "model/train/run_dir/disk_space.h"
 #include "model/train/run_dir/metrics.h"
@@ -130,6 +131,8 @@ Changes residences(const MemoryDemand& demand, const std::string& to) {
   if (!goes_away || to == "host" || is_bf16) keys.emplace_back("offload.weights", &Config::Offload::weights);
   if (!goes_away || has_moments) keys.emplace_back("offload.moments", &Config::Offload::moments);
   if (to == "host" || !goes_away) keys.emplace_back("offload.gradients", &Config::Offload::gradients);
+  if (!goes_away || (to == "host" && accumulates_gradients(config)))
+    keys.emplace_back("offload.accumulator", &Config::Offload::accumulator);
   if (!goes_away || (to == "host" && may_recompute_blocks(config.train.recompute)))
     keys.emplace_back("offload.activations", &Config::Offload::activations);
   std::erase_if(keys, [&](const Key& key) { return !may_move(offload.*key.second, to); });
@@ -158,7 +161,7 @@ Changes residences(const MemoryDemand& demand, const std::string& to) {
 Changes resident_units(const MemoryDemand& demand) {
   Changes changes;
   const std::int64_t set = demand.config.offload.resident_units.value;
-  if (set == 0 || !demand.config.offload.has_any()) return changes;
+  if (set == 0 || !demand.config.offload.has_any_of_units()) return changes;
   const std::int64_t all = std::ssize(make_plan(demand.config, demand.plan).units);
   for (std::int64_t units = std::min(set, all) - 1; units >= 0; --units) {
     changes.push_back(change(demand, fmt::format("set offload.resident_units={}", units)));

@@ -379,7 +379,7 @@ std::string describe(const TrainPlan& plan, const Config& config, int ranks, boo
   text += describe_zero_copy(plan);
   if (config.train.recompute != std::vector<std::string>{"none"})
     text += fmt::format("recomputed in backward: {}\n", fmt::join(config.train.recompute, ", "));
-  if (config.offload.has_any() && config.offload.resident_units.value > 0)
+  if (config.offload.has_any_of_units() && config.offload.resident_units.value > 0)
     text += fmt::format("units of which the device keeps what the host does of the others: the first {}\n",
                         std::min<std::int64_t>(config.offload.resident_units.value, std::ssize(plan.units)));
   if (is_full && config.shard.layout == "per_parameter") text += describe_parameters(plan);

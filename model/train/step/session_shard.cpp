@@ -42,6 +42,7 @@ Residence residence_of(const Config& config) {
   return {.has_masters_on_host = offload.weights != "device",
           .has_moments_on_host = offload.moments != "device",
           .has_gradients_on_host = offload.gradients != "device",
+          .has_accumulators_on_host = offload.accumulator != "device",
           .cpu_link_gbs = offload.cpu_link_gbs,
           .updates_on_host = offload.update == "host",
           .masters_disk = Config::Offload::disk_of(offload.weights),

@@ -108,7 +108,7 @@ int Trainer::settle_update() {
 int Trainer::settle_resident_units() {
   Config::Count& units = job_.config.offload.resident_units;
   if (!job_.fit.empty()) return 0;  // which chooses it for each setting
-  if (!std::exchange(units.is_auto, false) || !config_.offload.has_any()) return 0;
+  if (!std::exchange(units.is_auto, false) || !config_.offload.has_any_of_units()) return 0;
   const bool looks = world_.local_rank() == 0 || device_kind(config_) == DeviceKind::cuda;
   std::int64_t most = kMostResidentUnits, own = -1;
   for (;;) {  // ends: each offer is smaller than the last
@@ -180,7 +180,7 @@ void Trainer::compare() {
     config.train.recompute = choose_recompute(demand, budgets()).entries(config.model.layers);
   demand.config = config;
   if (Config::Count& units = config.offload.resident_units; units.is_auto)
-    units = {.value = config.offload.has_any() ? choose_resident_units(demand, budgets()) : 0};
+    units = {.value = config.offload.has_any_of_units() ? choose_resident_units(demand, budgets()) : 0};
   const TrainPlan other = make_plan(config, memory_demand().plan);
   answer_ = describe_difference({plan_, config_, job_.config_path}, {other, config, job_.other_path});
 }
