@@ -8,8 +8,8 @@
 #include "kernels/rotary_angle.h"
 #include "kernels/update_rules.h"
 
-/// What a kernel is given: one struct, by value. Seen by the host code, which fills it in from checked Buffers, and by
-/// nvcc; so it includes nothing of the host's.
+/// What a kernel is given: one struct, by value; what an operation does not use keeps its value from here. Seen by the
+/// host code, which fills it in from checked Buffers, and by nvcc; so it includes nothing of the host's.
 namespace zs::cuda {
 
 /// f32 or bf16 elements in the GPU's memory.
@@ -32,8 +32,8 @@ inline constexpr int kWarp = 32;
 struct MapArgs {
   Data out, a, b;  // b.address null: none
   std::int64_t elems;
-  float factor;
-  bool is_erf, is_aligned;
+  float factor = 1.0f;
+  bool is_erf = false, is_aligned = false;
 };
 /// Elements of a row, whatever their dtype, that one thread takes at a time.
 inline constexpr int kRowElems = 8;
@@ -61,21 +61,21 @@ struct SortIdsArgs {
 /// order: of the ids, see SortIdsArgs.
 struct ScatterArgs {
   Data table, dy;
-  const std::int32_t *ids, *order;
+  const std::int32_t *ids = nullptr, *order = nullptr;
   Rows rows;
-  std::int64_t table_rows, time;
-  std::int32_t padding;
+  std::int64_t table_rows, time = 0;
+  std::int32_t padding = -1;
   bool is_aligned;
 };
 
 /// parts (count, [2,] width) f32: sums over every count-th group of rows, one for each of a block's warps. Of a bias:
 /// of dy. Of layer norm: of dy xhat, then of dy. Of RMS norm: of dy xhat. dy and x have one dtype.
 struct ColumnSumsArgs {
-  Data dy, x;                // x.address null: of a bias
-  const float *mean, *rstd;  // mean null: of RMS norm
-  float* parts;
+  Data dy, x = kNone;                            // x.address null: of a bias
+  const float *mean = nullptr, *rstd = nullptr;  // mean null: of RMS norm
+  float* parts = nullptr;
   Rows rows;
-  std::int64_t count;
+  std::int64_t count = 0;
   bool is_aligned;
 };
 /// Columns that a block sums up.
@@ -96,26 +96,26 @@ inline constexpr int kNormPacks = 4, kWideNormPacks = 8, kWideSumsPacks = 7;
 /// RMS norm has neither mean nor beta. residual, sum: see NormInput; null: none. is_held: at most kNormPacks, aligned,
 /// and gamma and beta have x's dtype.
 struct LayerNormArgs {
-  Data y, x, residual, sum, gamma, beta;
-  float *mean, *rstd;
+  Data y, x, residual, sum, gamma, beta = kNone;
+  float *mean = nullptr, *rstd;
   Rows rows;
   float eps;
-  bool is_held, is_aligned;
+  bool is_held = false, is_aligned = false;
 };
 
 /// skip: see NormGradient; null: none. parts (blocks, [2,] width): of kernels that sum up columns too, as
 /// ColumnSumsArgs has them, for each block.
 struct LayerNormBackwardArgs {
   Data dx, dy, skip, x, gamma;
-  const float *mean, *rstd;
-  float* parts;
+  const float *mean = nullptr, *rstd;
+  float* parts = nullptr;
   Rows rows;
-  bool is_aligned;
+  bool is_aligned = false;
 };
 
 /// y (rows), or dy, and x, or dx, of twice their width.
 struct SwigluArgs {
-  Data y, x, dy, dx;
+  Data y = kNone, x, dy = kNone, dx = kNone;
   Rows rows;
   bool is_aligned;
 };
@@ -131,12 +131,12 @@ struct RotaryArgs {
 
 /// logits may be bf16 where they are replaced by dlogits; else f32.
 struct CrossEntropyArgs {
-  float *losses, *lse;
-  Data logits, dlogits;
-  const float* dloss;
+  float *losses = nullptr, *lse;
+  Data logits, dlogits = kNone;
+  const float* dloss = nullptr;
   const std::int32_t* targets;
   std::int64_t rows, stride, classes;
-  float factor;
+  float factor = 1.0f;
   bool is_aligned;
 };
 
@@ -151,10 +151,10 @@ struct CopyRowsArgs {
   int unit_bytes;
 };
 
-/// See KernelTable; delta (batch, heads, time): sum of dout * out of each row. What an operation does not use is null.
+/// See KernelTable; delta (batch, heads, time): sum of dout * out of each row.
 struct AttentionArgs {
-  Data qkv, out, dout, dqkv;
-  float *lse, *delta;
+  Data qkv, out, dout = kNone, dqkv = kNone;
+  float *lse, *delta = nullptr;
   std::int64_t batch, time, heads, kv_heads, head_dim;
   std::int64_t window;  // keys that a query sees at most
   float scale;          // 1 / sqrt(head_dim)
@@ -211,7 +211,7 @@ struct Int8Args {
   std::int8_t* packed;
   std::int64_t elems, slices, stride, scales_at;
   int parts;
-  bool accumulates, is_aligned;
+  bool accumulates = false, is_aligned;
 };
 /// Elements that share a scale, and those that one thread takes.
 inline constexpr int kInt8Block = 256, kInt8Elems = 16;
@@ -258,8 +258,8 @@ struct FinishArgs {
 /// squared_norm: f64, or i64 where `exponent` is not null.
 struct ClipArgs {
   StepScalars* scalars;
-  const void* squared_norm;
-  const std::int32_t* exponent;
+  const void* squared_norm = nullptr;
+  const std::int32_t* exponent = nullptr;
   int shift;
   float clip;
 };
@@ -271,7 +271,7 @@ struct UpdateRangeArgs {
   const float* grad;
   const StepScalars* scalars;
   std::int64_t elems;
-  int first_block;
+  int first_block = 0;
   float weight_decay;
   bool is_aligned;
 };

@@ -12,10 +12,7 @@ AttentionArgs attention_args(const Buffer& out, const Buffer& lse, const Buffer&
   checks::attention(out, lse, qkv, dims);
   return {.qkv = data_of(qkv),
           .out = data_of(out),
-          .dout = kNone,
-          .dqkv = kNone,
           .lse = floats_of(lse),
-          .delta = nullptr,
           .batch = dims.batch,
           .time = dims.time,
           .heads = dims.heads,

@@ -6,13 +6,7 @@ namespace zs::cuda {
 namespace {
 
 MapArgs map_args(const Data& out, const Data& a, const Data& b, std::int64_t elems) {
-  return {.out = out,
-          .a = a,
-          .b = b,
-          .elems = elems,
-          .factor = 1.0f,
-          .is_erf = false,
-          .is_aligned = are_aligned(out.address, a.address, b.address)};
+  return {.out = out, .a = a, .b = b, .elems = elems, .is_aligned = are_aligned(out.address, a.address, b.address)};
 }
 
 void launch_map(ExecContext& ctx, const char* kernel, const MapArgs& args) {

@@ -18,7 +18,6 @@ Int8Args int8_args(const Buffer& data, const Buffer& packed, std::int64_t elems,
           .stride = packed_bytes(elems),
           .scales_at = int8_scales_at(elems),
           .parts = parts,
-          .accumulates = false,
           .is_aligned = are_aligned(data.data) && are_slices_aligned};
 }
 

@@ -10,16 +10,12 @@ CrossEntropyArgs cross_entropy_args(const Buffer& lse, const Buffer& logits, con
                                     std::int64_t classes) {
   const std::int64_t stride = lse.empty() ? checks::logits_of_targets(logits, targets, classes)
                                           : checks::cross_entropy(lse, logits, targets, classes);
-  return {.losses = nullptr,
-          .lse = lse.empty() ? nullptr : floats_of(lse),
+  return {.lse = lse.empty() ? nullptr : floats_of(lse),
           .logits = data_of(logits),
-          .dlogits = kNone,
-          .dloss = nullptr,
           .targets = targets.as<std::int32_t>(),
           .rows = targets.elems,
           .stride = stride,
           .classes = classes,
-          .factor = 1.0f,
           .is_aligned = are_whole_packs(stride, logits.data)};
 }
 

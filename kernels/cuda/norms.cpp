@@ -35,41 +35,31 @@ void forward(ExecContext& ctx, const NormKernels& kernels, LayerNormArgs args, b
          kThreads, &args);
 }
 
+/// Of either norm.
+LayerNormArgs forward_args(const Buffer& y, const Buffer& rstd, const NormInput& x, const Buffer& gamma,
+                           std::int64_t rows, float eps) {
+  return {.y = data_of(y),
+          .x = data_of(x.x),
+          .residual = data_or_none(x.residual),
+          .sum = data_or_none(x.sum),
+          .gamma = data_of(gamma),
+          .rstd = floats_of(rstd),
+          .rows = {rows, gamma.elems},
+          .eps = eps};
+}
+
 void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, NormInput x, Buffer gamma, Buffer beta,
                         float eps) {
   const std::int64_t rows = checks::layer_norm_forward(y, mean, rstd, x, gamma, beta);
-  forward(ctx, kLayerNorm,
-          {.y = data_of(y),
-           .x = data_of(x.x),
-           .residual = data_or_none(x.residual),
-           .sum = data_or_none(x.sum),
-           .gamma = data_of(gamma),
-           .beta = data_of(beta),
-           .mean = floats_of(mean),
-           .rstd = floats_of(rstd),
-           .rows = {rows, gamma.elems},
-           .eps = eps,
-           .is_held = false,
-           .is_aligned = false},
-          gamma.dtype == x.x.dtype && beta.dtype == x.x.dtype);
+  LayerNormArgs args = forward_args(y, rstd, x, gamma, rows, eps);
+  args.beta = data_of(beta);
+  args.mean = floats_of(mean);
+  forward(ctx, kLayerNorm, args, gamma.dtype == x.x.dtype && beta.dtype == x.x.dtype);
 }
 
 void rms_norm_forward(ExecContext& ctx, Buffer y, Buffer rstd, NormInput x, Buffer gamma, float eps) {
   const std::int64_t rows = checks::rms_norm_forward(y, rstd, x, gamma);
-  forward(ctx, kRmsNorm,
-          {.y = data_of(y),
-           .x = data_of(x.x),
-           .residual = data_or_none(x.residual),
-           .sum = data_or_none(x.sum),
-           .gamma = data_of(gamma),
-           .beta = kNone,
-           .mean = nullptr,
-           .rstd = floats_of(rstd),
-           .rows = {rows, gamma.elems},
-           .eps = eps,
-           .is_held = false,
-           .is_aligned = false},
-          gamma.dtype == x.x.dtype);
+  forward(ctx, kRmsNorm, forward_args(y, rstd, x, gamma, rows, eps), gamma.dtype == x.x.dtype);
 }
 
 /// The kernel that computes dx and sums of columns in one reading of rows that fit; else null.
@@ -98,47 +88,37 @@ void backward(ExecContext& ctx, const NormKernels& kernels, LayerNormBackwardArg
                .x = args.x,
                .mean = args.mean,
                .rstd = args.rstd,
-               .parts = nullptr,
                .rows = rows,
-               .count = 0,
                .is_aligned = are_whole_packs(rows.width, args.dy.address, args.x.address)},
               sums);
   add_parts(ctx, sums, grads, grad_beta);
   launch(ctx, kernels.backward, (rows.count + kRowsABlock - 1) / kRowsABlock, kThreads, &args);
 }
 
+/// Of either norm.
+LayerNormBackwardArgs backward_args(const Buffer& dx, const NormGradient& dy, const Buffer& x, const Buffer& rstd,
+                                    const Buffer& gamma, std::int64_t rows) {
+  return {.dx = data_of(dx),
+          .dy = data_of(dy.dy),
+          .skip = data_or_none(dy.skip),
+          .x = data_of(x),
+          .gamma = data_of(gamma),
+          .rstd = floats_of(rstd),
+          .rows = {rows, gamma.elems}};
+}
+
 void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, NormGradient dy, Buffer x,
                          Buffer mean, Buffer rstd, Buffer gamma, float grad_beta) {
   const std::int64_t rows = checks::layer_norm_backward(dx, dgamma, dbeta, dy, x, mean, rstd, gamma);
-  backward(ctx, kLayerNorm,
-           {.dx = data_of(dx),
-            .dy = data_of(dy.dy),
-            .skip = data_or_none(dy.skip),
-            .x = data_of(x),
-            .gamma = data_of(gamma),
-            .mean = floats_of(mean),
-            .rstd = floats_of(rstd),
-            .parts = nullptr,
-            .rows = {rows, gamma.elems},
-            .is_aligned = false},
-           {dgamma, dbeta}, grad_beta);
+  LayerNormBackwardArgs args = backward_args(dx, dy, x, rstd, gamma, rows);
+  args.mean = floats_of(mean);
+  backward(ctx, kLayerNorm, args, {dgamma, dbeta}, grad_beta);
 }
 
 void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, NormGradient dy, Buffer x, Buffer rstd, Buffer gamma,
                        float grad_beta) {
   const std::int64_t rows = checks::rms_norm_backward(dx, dgamma, dy, x, rstd, gamma);
-  backward(ctx, kRmsNorm,
-           {.dx = data_of(dx),
-            .dy = data_of(dy.dy),
-            .skip = data_or_none(dy.skip),
-            .x = data_of(x),
-            .gamma = data_of(gamma),
-            .mean = nullptr,
-            .rstd = floats_of(rstd),
-            .parts = nullptr,
-            .rows = {rows, gamma.elems},
-            .is_aligned = false},
-           {dgamma}, grad_beta);
+  backward(ctx, kRmsNorm, backward_args(dx, dy, x, rstd, gamma, rows), {dgamma}, grad_beta);
 }
 
 }  // namespace

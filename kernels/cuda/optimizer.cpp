@@ -110,11 +110,7 @@ void clip_gradient(ExecContext& ctx, Buffer grad, Buffer scalars) {
 
 void clip_coefficient(ExecContext& ctx, Buffer scalars, Buffer squared_norm, Buffer exponent, int shift, float clip) {
   checks::step_scalars(scalars);
-  ClipArgs args{.scalars = static_cast<StepScalars*>(scalars.data),
-                .squared_norm = nullptr,
-                .exponent = nullptr,
-                .shift = shift,
-                .clip = clip};
+  ClipArgs args{.scalars = static_cast<StepScalars*>(scalars.data), .shift = shift, .clip = clip};
   if (exponent.empty()) {
     args.squared_norm = checks::scalar<double>("squared_norm", squared_norm);
   } else {
@@ -134,7 +130,6 @@ UpdateRangeArgs range_args(const UpdateRange& range, bool needs_m, bool needs_v)
           .grad = floats_of(range.grad),
           .scalars = static_cast<const StepScalars*>(range.scalars.data),
           .elems = range.master.elems,
-          .first_block = 0,
           .weight_decay = range.weight_decay,
           .is_aligned = are_aligned(range.master.data, range.m.data, range.v.data, range.grad.data, range.copy.data)};
 }

@@ -55,15 +55,7 @@ void bias_backward(ExecContext& ctx, Buffer dbias, Buffer dy, float beta) {
   const std::int64_t most = std::max<std::int64_t>(kBlocks / blocks_of(rows.width), 1);
   const ColumnSums sums = make_column_sums(ctx, rows, 1, most, kRowsEach);
   sum_columns(ctx, "zs_bias_sums",
-              {.dy = data_of(dy),
-               .x = kNone,
-               .mean = nullptr,
-               .rstd = nullptr,
-               .parts = nullptr,
-               .rows = rows,
-               .count = 0,
-               .is_aligned = are_whole_packs(rows.width, dy.data)},
-              sums);
+              {.dy = data_of(dy), .rows = rows, .is_aligned = are_whole_packs(rows.width, dy.data)}, sums);
   add_parts(ctx, sums, {dbias}, beta);
 }
 
@@ -111,7 +103,6 @@ void embedding_backward(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, 
                            .order = sort.order,
                            .rows = {tokens, width},
                            .table_rows = found.table_rows,
-                           .time = 0,
                            .padding = padding,
                            .is_aligned = are_whole_packs(width, dtable.data, rows.data)};
     const std::int64_t warps = tokens * blocks_of(width), a_block = kThreads / kWarp;
@@ -125,12 +116,9 @@ void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int6
   begin_table(ctx, dpositions, beta);
   const ScatterArgs args{.table = data_of(dpositions),
                          .dy = data_of(dy),
-                         .ids = nullptr,
-                         .order = nullptr,
                          .rows = {found.tokens, width},
                          .table_rows = found.table_rows,
                          .time = time,
-                         .padding = -1,
                          .is_aligned = are_whole_packs(width, dpositions.data, dy.data)};
   launch(ctx, "zs_position_backward", time, kThreads, &args);
 }

@@ -8,8 +8,6 @@ namespace {
 void swiglu_forward(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width) {
   const SwigluArgs args{.y = data_of(y),
                         .x = data_of(x),
-                        .dy = kNone,
-                        .dx = kNone,
                         .rows = {checks::swiglu(y, x, width), width},
                         .is_aligned = are_whole_packs(width, y.data, x.data)};
   launch_elems(ctx, "zs_swiglu_forward", args.rows.count * packs_of(width), 1, args);
@@ -17,8 +15,7 @@ void swiglu_forward(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width) {
 
 void swiglu_backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width) {
   checks::same_as("dx", dx, x);
-  const SwigluArgs args{.y = kNone,
-                        .x = data_of(x),
+  const SwigluArgs args{.x = data_of(x),
                         .dy = data_of(dy),
                         .dx = data_of(dx),
                         .rows = {checks::swiglu(dy, x, width), width},
