@@ -253,6 +253,8 @@ std::vector<Optimizer::Part> Optimizer::parts(std::size_t unit, bool are_apart, 
 }
 
 void Optimizer::launch_parts(OpInfo info, std::vector<Part> parts, const UnitUpdate& update) const {
+  if (!update)
+    throw UsageError(fmt::format("{} does not say what becomes of a slice", name_), "override slice_update()");
   std::vector<Slice> slices;
   for (const Part& part : parts) {  // the padding of a copy stays zero
     if (const Buffer& copy = part.cast.empty() ? part.slice.copy : part.cast; !copy.empty())
@@ -272,6 +274,7 @@ void Optimizer::launch_parts(OpInfo info, std::vector<Part> parts, const UnitUpd
 }
 
 Optimizer::UnitUpdate Optimizer::of_each(Update update) {
+  if (!update) return {};
   return [update = std::move(update)](ExecContext& exec, const std::vector<Slice>& slices) {
     for (const Slice& slice : slices) update(exec, slice);
   };

@@ -35,6 +35,10 @@ struct OwnLion : Optimizer {
   }
 };
 
+struct NoUpdate : Optimizer {
+  explicit NoUpdate(Executor& executor) : Optimizer(executor, {.name = "Own"}, {}) {}
+};
+
 Make sgd(const SgdConfig& config) { return maker_of<Sgd>(config); }
 Make own(const std::vector<ParameterGroup>& groups = {}) {
   return [groups](Executor& executor) { return std::make_unique<OwnLion>(executor, groups); };
@@ -245,6 +249,11 @@ TEST_CASE("wrong options of an optimizer are errors that name them, on ranks tha
   CHECK_THAT(problem(own({{"block*", 1}})), Contains("Own: no parameter is of the group \"block*\""));
   CHECK_THAT(problem(own({{"*", 1}, {"head", 2}})), Contains("no parameter is of the group \"head\""));
   CHECK_THAT(problem(own({{"head", -1}})), Contains("a scale of learning rates of -1"));
+  CHECK_THAT(message_of([&] {
+               Run run(*world, {}, [](Executor& executor) { return std::make_unique<NoUpdate>(executor); });
+               run.step(1);
+             }),
+             Contains("Own does not say what becomes of a slice"));
   const auto messages = on_ranks(2, [](World& two) {
     return message_of([&] {
       Run run(two, {}, sgd({.momentum = two.rank() == 0 ? 0.9f : 0.8f}));
