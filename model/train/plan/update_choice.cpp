@@ -38,8 +38,8 @@ double host_ns_per_byte(int threads) {
       .lr = 1e-3f, .bias_correction1 = 1, .bias_correction2 = 1, .clip_coefficient = 1, .grad_norm = 0, .skip = 0};
   const Buffer scalars{&step, sizeof step / sizeof(float), DType::f32, DeviceKind::cpu};
   ExecContext exec(threads, nullptr);
-  return best_ns([&] { cpu_kernels().adamw(exec, part(0), part(1), part(2), {}, part(3), scalars, {}); }) /
-         static_cast<double>(28 * kElems);
+  const UpdateRange all{part(0), part(1), {}, part(2), part(3), scalars};
+  return best_ns([&] { cpu_kernels().adamw(exec, all, {}); }) / static_cast<double>(28 * kElems);
 }
 
 double link_ns_per_byte(Device& device) {
