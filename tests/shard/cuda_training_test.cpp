@@ -15,6 +15,7 @@
 #include "runtime/tensor/ops.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/mlp_training.h"
+#include "tests/shard/residence_run.h"
 #include "tests/shard/tiny_training.h"
 #include "tests/skip.h"
 
@@ -231,6 +232,7 @@ SessionRun run_session(Device& device, const Config& config, const TrainPlan& pl
 TEST_CASE("a GPT-2 and a Llama train on a GPU as on the CPU, in the memory of their plans") {
   Config config = tiny_config();
   choose_family(config, GENERATE(as<std::string>{}, "gpt2", "llama"));
+  const bool is_llama = config.model.family == "llama";
   config.train.global_batch = 2;
   config.train.deterministic = GENERATE(false, true);
   config.precision.param = GENERATE(as<std::string>{}, "f32", "bf16");
@@ -245,6 +247,8 @@ TEST_CASE("a GPT-2 and a Llama train on a GPU as on the CPU, in the memory of th
     config.offload.moments = config.train.deterministic && !updates_on_host ? "disk:" + disk.path() : "host";
   if (has_host) config.offload.weights = "host";
   if (updates_on_host) config.offload.update = "host";
+  if (has_host && !updates_on_host && is_llama)
+    config = trained_by(config, config.train.deterministic ? "adamw8bit" : "muon");
   const TrainPlan plan = make_plan(config, {.device = DeviceKind::cuda}), host_plan = make_plan(config, {});
   const OneGpu one({.is_guarded = true, .kernels = emulated_kernels()});
   DeviceOptions options = patient();
@@ -260,8 +264,9 @@ TEST_CASE("a GPT-2 and a Llama train on a GPU as on the CPU, in the memory of th
   CHECK(std::max_element(on_gpu.logits.begin(), on_gpu.logits.end()) - on_gpu.logits.begin() ==
         std::max_element(on_cpu.logits.begin(), on_cpu.logits.end()) - on_cpu.logits.begin());
   // Updates that were left for a step take part in its peak, if the device makes them: there are none in the first.
-  CHECK((has_host && !updates_on_host ? on_gpu.peak_bytes.front() < plan.step_peak_bytes
-                                      : on_gpu.peak_bytes.front() == plan.step_peak_bytes));
+  const bool is_update_in_peak = has_host && !updates_on_host;
+  CHECK(on_gpu.peak_bytes.front() <= plan.step_peak_bytes);
+  if (!is_update_in_peak) CHECK(on_gpu.peak_bytes.front() == plan.step_peak_bytes);
   for (std::size_t i = 1; i < on_gpu.peak_bytes.size(); ++i) CHECK(on_gpu.peak_bytes[i] == plan.step_peak_bytes);
   if (one.emulated() != nullptr) {
     CHECK((one.emulated_cublas()->gelu_products() > 0) ==

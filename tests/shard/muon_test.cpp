@@ -148,10 +148,15 @@ TEST_CASE("Muon's state is saved by name, without a second moment of matrices, a
   CHECK(reader.find("head", "muon.v"));
 }
 
-TEST_CASE("Muon's state by name is whole on one rank, and comes back from it") {
-  const auto results = on_ranks(3, [](World& world) {
-    Run run(world, scheme_of("zero3", 3), maker_of<Muon>(kMuon));
-    Run other(world, scheme_of("zero3", 3), maker_of<Muon>(kMuon));
+TEST_CASE("Muon's state by name is whole on one rank, and comes back from it, wherever it is kept") {
+  const TempDir disk;
+  Residence residence;
+  SECTION("on the device") {}
+  SECTION("in memory of the host") { residence.has_moments_on_host = true; }
+  SECTION("on a disk") { residence.has_moments_on_host = true, residence.moments_disk = disk.path(); }
+  const auto results = on_ranks(3, [&](World& world) {
+    Run run(world, scheme_of("zero3", 3), maker_of<Muon>(kMuon), DType::f32, {}, residence);
+    Run other(world, scheme_of("zero3", 3), maker_of<Muon>(kMuon), DType::f32, {}, residence);
     run.samples = other.samples = 3;
     for (int step = 1; step <= 2; ++step) run.step(step);
     const TrainingState state{world, run.runtime.executor(), *run.optimizer};

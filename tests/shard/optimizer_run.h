@@ -27,18 +27,21 @@ Make maker_of(const Options& options) {
 
 struct Run {
   Run(World& of, const SchemeOptions& scheme, const Make& make, DType param = DType::f32,
-      const LayoutOptions& layout = {})
+      const LayoutOptions& layout = {}, const Residence& residence = {})
       : world(of),
         dtype(param),
         device(Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60})),
         context(*device),
-        runtime(context, of, options_of(scheme, param, layout)) {
+        runtime(context, of, options_of(scheme, param, layout, residence)) {
     shard_module(model, runtime, Units::block);
     optimizer = make(runtime.executor());
   }
-  static ShardOptions options_of(SchemeOptions scheme, DType param, const LayoutOptions& layout) {
+  static ShardOptions options_of(SchemeOptions scheme, DType param, const LayoutOptions& layout,
+                                 const Residence& residence) {
     scheme.deterministic = true;
-    return in_tests({.scheme = scheme, .precision = {.param = param}, .layout = layout, .seed = 3});
+    ShardOptions options{.scheme = scheme, .precision = {.param = param}, .layout = layout, .seed = 3};
+    options.residence = residence;
+    return in_tests(options);
   }
   /// So many samples, whatever the ranks.
   void accumulate(int step) {
