@@ -88,6 +88,8 @@ TEST_CASE("3-26: of the state that the host keeps an update has two units' on th
   config.precision.param = "bf16";
   const TrainPlan usual = make_plan(config, 0, ranks),
                   plan = make_plan(with_host(config, "weights and moments"), 0, ranks);
+  config.model.layers = 3;
+  const TrainPlan shallow = make_plan(with_host(config, "weights and moments"), 0, ranks);
   const std::int64_t masters = bytes_at_peak(usual, "master"), moments = bytes_at_peak(usual, "moments");
   CHECK(plan.host_by_kind == std::map<std::string, std::int64_t>{{"master", masters}, {"moments", moments}});
   CHECK(bytes_at_peak(plan, "master") + bytes_at_peak(plan, "moments") == 0);
@@ -100,6 +102,8 @@ TEST_CASE("3-26: of the state that the host keeps an update has two units' on th
   CHECK(all == masters + moments);
   CHECK(most_live(plan, "host_window") == 2 * largest);  // of two blocks
   CHECK(6 * 2 * largest < all + 2 * largest);
+  for (const char* const kind : {"host_window", "matrix", "scales"})
+    CHECK(most_live(plan, kind) == most_live(shallow, kind));
   // Of 4 matrices of a block, and what the products of its largest take.
   constexpr std::int64_t kWidth = 32, kMatrices = 12 * kWidth * kWidth, kLargest = 4 * kWidth * kWidth;
   const std::int64_t matrices = most_live(plan, "matrix"), scales = most_live(plan, "scales");
