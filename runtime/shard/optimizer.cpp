@@ -302,6 +302,7 @@ Optimizer::Held Optimizer::held_of(std::size_t unit, const HostLink::Window& win
 
 void Optimizer::update_unit(std::size_t unit, HostLink::Window window) {
   executor_.context().stream().wait(window.arrived);
+  const MemoryOwner owner(executor_.context().device().memory(), executor_.units()[unit].name);
   const Held held = held_of(unit, window);
   launch_update(unit, held);
   if (has_window(unit) && definition_.is_apart) update_apart({Apart{unit, parts(unit, true, held)}});

@@ -94,8 +94,10 @@ TEST_CASE("3-26: of the state that the host keeps an update has two units' on th
   CHECK(plan.host_by_kind == std::map<std::string, std::int64_t>{{"master", masters}, {"moments", moments}});
   CHECK(bytes_at_peak(plan, "master") + bytes_at_peak(plan, "moments") == 0);
   std::map<std::string, std::int64_t> windows;
-  for (const PlannedBuffer& buffer : plan.buffers)
+  for (const PlannedBuffer& buffer : plan.buffers) {
     if (buffer.label == "host_window") windows[buffer.owner] += buffer.bytes;
+    if (buffer.label == "matrix") CHECK(buffer.owner.starts_with("blocks."));
+  }
   REQUIRE(windows.size() == plan.units.size());
   std::int64_t largest = 0, all = 0;
   for (const auto& [unit, bytes] : windows) largest = std::max(largest, bytes), all += bytes;
