@@ -34,6 +34,9 @@ bool communicates(StreamRole stream) {
 
 bool moves(StreamRole stream) { return communicates(stream) || stream == StreamRole::offload; }
 
+/// An update that the host makes, on a stream that else communicates.
+bool is_by_host(const std::string& op) { return op.find("_on_host:") != op.npos; }
+
 void note_least(std::map<NumberedOps::Key, double>& prices, const NumberedOps::Key& op, double ms) {
   const auto [price, is_new] = prices.try_emplace(op, ms);
   price->second = std::min(price->second, ms);
@@ -57,6 +60,7 @@ Config without_offload(Config config) {
   for (std::string* place : {&config.offload.weights, &config.offload.gradients, &config.offload.accumulator,
                              &config.offload.moments, &config.offload.activations})
     *place = "device";
+  config.offload.update = "device";
   return config;
 }
 
@@ -229,6 +233,9 @@ void OverlapBench::profile_step(Training& training) {
   for (const OpTime& time : profile.times(StreamRole::offload)) {
     if (!time.is_wait) note_least(training.offload_ms, numbers.next(StreamRole::offload, time.name), time.ms());
   }
+  for (const OpTime& time : profile.times(StreamRole::finish)) {
+    if (is_by_host(time.name)) note_least(training.offload_ms, numbers.next(StreamRole::finish, time.name), time.ms());
+  }
   training.spans.push_back(span_of(profile).ms());
 }
 
@@ -329,7 +336,7 @@ std::map<const TraceEntry*, double> OverlapBench::moving_prices(const Steps& ste
   std::map<const TraceEntry*, double> moving;
   for (const TraceEntry& entry : plan_.trace) {
     if (entry.kind != TraceEntry::Kind::op || !moves(entry.stream)) continue;
-    const auto& known = communicates(entry.stream) ? prices : steps.offload_ms;
+    const auto& known = communicates(entry.stream) && !is_by_host(entry.op.name) ? prices : steps.offload_ms;
     const auto price = known.find(ops.next(entry.stream, entry.op.name));
     ZS_CHECK(price != known.end(), "{} on the {} stream was not measured", entry.op.name, name_of(entry.stream));
     moving[&entry] = price->second;
