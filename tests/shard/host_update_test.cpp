@@ -175,6 +175,7 @@ TEST_CASE("updates by the host need no memory of the device, and the host's for 
   std::sort(copies.rbegin(), copies.rend());
   CHECK(plan.pinned_bytes >= plan.host_bytes + copies[0] + copies[1]);
   CHECK(plan.pinned_bytes <= plan.host_bytes + 3 * copies[0]);  // and the gaps that smaller units leave
+  CHECK_THAT(describe(plan, config, 2, false), Catch::Contains("  param_window "));
   std::int64_t moved = 0;
   for (const TraceEntry& entry : plan.trace) {
     if (entry.kind != TraceEntry::Kind::op || entry.phase != "optimizer" || entry.stream != StreamRole::offload)

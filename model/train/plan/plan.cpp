@@ -94,7 +94,9 @@ std::string describe_pinned(const TrainPlan& plan) {
     line(kind, bytes);
     others += bytes;
   }
-  if (!plan.disk_bytes.empty()) line("disk_window", plan.pinned_bytes - others);
+  const std::int64_t windows = plan.pinned_bytes - others;
+  if (!plan.disk_bytes.empty()) line("disk_window", windows);
+  if (plan.host_by_kind.contains("scalars") && windows > 0) line("param_window", windows);  // of updates by the host
   line("from the system", plan.pinned_bytes);
   return text;
 }
