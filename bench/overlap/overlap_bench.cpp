@@ -58,9 +58,8 @@ Config with_units_of(Config config, const World& world, const Machine& machine) 
 
 Config without_offload(Config config) {
   for (std::string* place : {&config.offload.weights, &config.offload.gradients, &config.offload.accumulator,
-                             &config.offload.moments, &config.offload.activations})
+                             &config.offload.moments, &config.offload.activations, &config.offload.update})
     *place = "device";
-  config.offload.update = "device";
   return config;
 }
 

@@ -56,7 +56,7 @@ class HostLink {
   void store(Window window, const Event& written);
   /// Nothing has changed; `last_user` is who has read it.
   static void drop(Window window, Stream& last_user);
-  /// A copy in the host's memory of what compute has written to `in` so far, behind all that was stored. Returns when
+  /// A copy in the host's memory of what compute has written to `in` so far, behind all that was stored. The event:
   /// it has come there.
   Event send_down(const std::string& what, const Buffer& out, const Buffer& in);
   /// The host has changed what it keeps, and made `in`, by `made`; if it has made something, that goes to the device.

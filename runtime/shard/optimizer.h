@@ -85,7 +85,7 @@ class Optimizer {
   /// One update from the reduced gradients of this step, which it consumes. Collective. UsageError, before anything is
   /// changed, where there are none: behind another step, before the last micro-batch has ended, without a backward. The
   /// first step that is skipped is said in a line on stderr, by rank 0.
-  void step(float lr);
+  void step(float lr) { step(lr, 1); }
   /// The same. `step_number` counts from 1 and is for the ranks to compare, no more.
   void step(float lr, std::int64_t step_number);
   /// OptimizerOptions::in_backward: before a step's last micro-batch begins, and behind its end. UsageError where one

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""No function of the product has more than 60 lines or 6 parameters; in kernels/ 80 lines, and 10 parameters, for each buffer of an op is one.
+"""No file of the product has more than 400 lines, no function more than 60 lines or 6 parameters; in kernels/ 80 lines, and 10 parameters, for
+each buffer of an op is one.
 Usage: function_size_test.py SOURCE_ROOT   (or --self-test)"""
 
 import pathlib
@@ -8,6 +9,7 @@ import sys
 
 FOLDERS = ("runtime", "kernels", "comm", "model", "bench")
 SUFFIXES = {".h", ".cpp", ".cu"}
+MAX_FILE_LINES = 400
 TAG = re.compile(r",\s*std::index_sequence<[^>]*>(?:\s+\w+)?\s*(?=\))")  # chooses the instance, and carries nothing
 # Comments, strings and character constants; a quote between digits separates them.
 HIDDEN = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])*\'', re.S)
@@ -73,7 +75,8 @@ def functions(text):
 
 
 def check(name, text):
-    problems = []
+    lines = text.count("\n")
+    problems = [f"{name} has {lines} lines, {MAX_FILE_LINES} at most"] if lines > MAX_FILE_LINES else []
     for line, lines, count, function in functions(text):
         if lines > max_lines(name):
             problems.append(f"{name}:{line}: {function} has {lines} lines, {max_lines(name)} at most")
@@ -91,6 +94,7 @@ def self_test():
              ("comm/a.h", "struct A {\n" + 80 * "  int x;\n" + "};\nconst int k[] = {\n" + 80 * "  f(1),\n" + "};\n", 0),
              ("model/a.cpp", "void f(int a, std::map<int, int> b, int c, int d, int e, int f) {}\n", 0),
              ("model/a.cpp", "void f(int a, std::map<int, int> b, int c, int d, int e, int f, int g) {}\n", 1),
+             ("model/a.cpp", 400 * "int x;\n", 0), ("model/a.cpp", 401 * "int x;\n", 1),
              ("model/a.cpp", "namespace {\nvoid f() {\n  const auto g = [&](int x) {\n" + 60 * body + "  };\n}\n}\n", 1)]
     return [f"{check(name, text)} of {text[:60]!r}, expected {count}" for name, text, count in cases if len(check(name, text)) != count]
 
@@ -108,7 +112,7 @@ def main():
         count += sum(1 for _ in functions(text))
         problems += check(path.relative_to(root).as_posix(), text)
     print("\n".join(problems))
-    print(f"{count} functions, {len(problems)} too large")
+    print(f"{len(paths)} files, {count} functions, {len(problems)} too large")
     return 1 if problems or count < 1000 else 0
 
 
