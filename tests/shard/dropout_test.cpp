@@ -34,9 +34,10 @@ bool is_same_run(const TinyResult& a, const TinyResult& b) { return a.losses == 
 constexpr std::int64_t kRows = 4, kWidth = 32;
 
 struct Net : Layer<Net> {
-  explicit Net(float probability) : drop(make_child<Dropout>("drop", probability)) {}
+  explicit Net(float probability)
+      : drop(make_child<Dropout>("drop", probability)), other(make_child<Dropout>("other", probability)) {}
   Tensor forward(const Tensor& x) { return linear(drop(x), weight, nullptr); }
-  Dropout& drop;
+  Dropout &drop, &other;
   Parameter& weight = add_parameter("weight", {3, kWidth}, {.normal_std = 0.5f}, true);
 };
 
@@ -74,7 +75,7 @@ struct Rank {
 
 }  // namespace
 
-TEST_CASE("dropout drops in training alone, as much as it should, others in each step, micro-batch and call") {
+TEST_CASE("dropout drops in training alone, as much as it should, others in each step, micro-batch, call and layer") {
   const auto world = make_single_world({});
   Rank rank(*world);
   const Floats first = rank.drop();
@@ -88,6 +89,12 @@ TEST_CASE("dropout drops in training alone, as much as it should, others in each
   CHECK(rank.drop() == first);
   rank.restart();
   CHECK(rank.drop({}, 1) != first);
+  rank.restart();
+  auto micro_batch = rank.model.micro_batch();
+  CHECK(rank.net.drop(rank.ones()).to_host() == first);
+  CHECK(rank.net.other(rank.ones()).to_host() != first);
+  sum(rank.net(rank.ones())).backward();
+  micro_batch.end();
   auto evaluation = rank.model.evaluation();
   CHECK(rank.net.drop(rank.ones()).to_host() == rank.ones().to_host());
 }

@@ -3,9 +3,11 @@
 
 #include <cmath>
 
+#include "model/fully_shard.h"
 #include "runtime/shard/adamw8bit.h"
 #include "runtime/shard/muon.h"
 #include "runtime/shard/sgd.h"
+#include "runtime/tensor/reduction.h"
 #include "tests/message_of.h"
 #include "tests/shard/optimizer_run.h"
 
@@ -94,6 +96,28 @@ TEST_CASE(
   REQUIRE(shares.size() == 3);
   CHECK(shares == counted(make, DType::bf16, lr));
   for (const LostShare& share : shares) CHECK((share.masters == 1) == (lr == 0));
+}
+
+TEST_CASE("elements without a gradient are not counted, whatever their weights are") {
+  struct Net : Layer<Net> {
+    Tensor forward(const Tensor& x) { return linear(x, weight, nullptr); }
+    Parameter& weight = add_parameter("weight", {3, 4}, {}, true);  // zeros
+  };
+  const auto world = make_single_world({.timeout_s = 60});
+  const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+  Context context(*device);
+  Net net;
+  ShardedModel model = fully_shard(net, context, *world);
+  Sgd optimizer(model, {});
+  LostUpdates lost(model.executor(), {});
+  auto micro_batch = model.micro_batch();
+  sum(net(Tensor::from_host(context, {1, 4}, std::vector<float>{1, 0, 0, 0}))).backward();
+  micro_batch.end();
+  optimizer.set_scalars(1, 1);
+  lost.begin();
+  optimizer.update();
+  lost.end();
+  CHECK(lost.shares() == std::vector<LostShare>{{"all", 3, 0, {}}});
 }
 
 }  // namespace zs::test
