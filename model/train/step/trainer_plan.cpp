@@ -87,7 +87,7 @@ int Trainer::settle_update() {
   if (!may_update_on_host(config_)) return 0;
   const DeviceKind kind = device_kind(config_);
   if (kind == DeviceKind::cuda && job_.dry_run) {
-    update_choice_ = "the device, as nothing is measured in a dry run for GPUs";
+    update_choice_ = "device, as nothing is measured in a dry run for GPUs";
     return 0;
   }
   UpdateCosts own;
@@ -98,10 +98,11 @@ int Trainer::settle_update() {
     own = measure_update(config_, *Device::create(kind, options));
   };
   if (const int code = agreed(world_, look); code != 0) return code;
-  const auto costs = fmt::format("{:.2f} ns a parameter, {:.2f} over the link", own.host_ns, own.device_ns);
+  const auto costs = fmt::format("an update takes {:.2f} ns a parameter by the host's processors, {:.2f} over the link",
+                                 own.host_ns, own.device_ns);
   const World::Agreement slower = world_.agree(own.prefers_host() ? 0 : 1, costs);
   if (slower.code == 0) update = "host";
-  update_choice_ = fmt::format("the {}: the host takes {}", update, slower.code == 0 ? costs : slower.message);
+  update_choice_ = fmt::format("{}: {}", update, slower.code == 0 ? costs : slower.message);
   return 0;
 }
 
