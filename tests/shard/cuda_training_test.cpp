@@ -247,6 +247,11 @@ TEST_CASE("a GPT-2 and a Llama train on a GPU as on the CPU, in the memory of th
     config.offload.moments = config.train.deterministic && !updates_on_host ? "disk:" + disk.path() : "host";
   if (has_host) config.offload.weights = "host";
   if (updates_on_host) config.offload.update = "host";
+  if (updates_on_host && !config.train.deterministic) {
+    config.shard.reduce_every_micro_batch = false;
+    config.precision.reduce = config.precision.param;  // in f32 one rank accumulates in the master's gradient
+    config.offload.accumulator = "host";
+  }
   if (has_host && !updates_on_host && is_llama)
     config = trained_by(config, config.train.deterministic ? "adamw8bit" : "muon");
   const TrainPlan plan = make_plan(config, {.device = DeviceKind::cuda}), host_plan = make_plan(config, {});
@@ -277,6 +282,8 @@ TEST_CASE("a GPT-2 and a Llama train on a GPU as on the CPU, in the memory of th
   CHECK(host_plan.upload_bytes == 0);
   if (!config.offload.has_disk() && !updates_on_host) CHECK(host_plan.pinned_bytes == host_plan.host_bytes);
   CHECK((host_plan.host_bytes > 0) == has_host);
+  if (config.offload.accumulator == "host" && config.precision.param == "bf16")
+    CHECK(plan.host_by_kind.at("full_grad") > 0);
   CHECK(plan.pinned_bytes > plan.upload_bytes);
   CHECK(gpu.pinned_memory().counter().reserved_bytes() == plan.pinned_bytes);
   if (one.emulated() != nullptr) CHECK(one.calls("cuMemHostAlloc") == 1);
