@@ -16,21 +16,34 @@ import time
 SKIP = 77
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 _PR_SET_CHILD_SUBREAPER = 36
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
+_MS_REC, _MS_PRIVATE = 0x4000, 0x40000
 # The event library inside mpirun says this now and then, when a rank's pipe closes while mpirun looks at it: no line of ours.
 _MPIRUN_NOISE = re.compile(r"^\[warn\] Epoll (ADD|MOD|DEL)\(.*\n?", re.MULTILINE)
+MPIRUN_WAITS = "OMPI_MCA_odls_base_sigkill_timeout"
 # A launcher, or a shell that was started by one, must not reach into the tests.
 _FOREIGN = ("PMI_", "PMIX_", "OMPI_COMM_", "OMPI_UNIVERSE_", "ORTE_", "SLURM_", "MPI_LOCAL", "WORLD_SIZE", "TRAIN_FAULT")
 
 
 def become_subreaper():
-    """Orphans of the programs under test become children of this process, where they can be counted."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    """Orphans of the programs under test become children of this process, where they can be counted. Their /dev/shm is its own, where this user may
+    have one: what jobs of other tests leave there for a moment is not theirs."""
+    libc, user, group = ctypes.CDLL(None, use_errno=True), os.geteuid(), os.getegid()
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    if libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if user != 0 else 0)) != 0:
+        return
+    if user != 0:
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            pathlib.Path("/proc/self", name).write_text(text)
+    libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
+    libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, None)
 
 
 def clean_env(extra=None):
+    """mpirun's own seconds before it kills ranks are left out: two for each start that is refused."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
-    env.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+    env.update({MPIRUN_WAITS: "0", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
     env.update(extra or {})
     return env
 
@@ -126,11 +139,14 @@ def unused_segments():
 
 
 def run(command, timeout_s=180, cwd=None, env=None, on_start=None):
-    """Runs to the end or to the limit. `on_start(process)` is called once, beside the running program. Not reentrant."""
+    """Runs to the end or to the limit. `on_start(process)` is called once, beside the running program. Not reentrant. Where that or a fault disturbs
+    the ranks, mpirun leaves them the time to end by themselves that it leaves those of users."""
     command, others, segments = [str(c) for c in command], set(children(os.getpid())), unused_segments()
     begin = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryDirectory(prefix="run.") as place:
         env = clean_env({"TMPDIR": place, **(env or {})})
+        if on_start or env.get("TRAIN_FAULT"):
+            env[MPIRUN_WAITS] = "1"
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=cwd, env=env, start_new_session=True)
         timed_out = False
         try:

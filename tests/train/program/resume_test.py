@@ -3,13 +3,13 @@
 weights, to the bit. A checkpoint that is not as it was written is refused. IDs such as P1 name the fault, see docs/checkpoints.md.
 Usage: resume_test.py TRAIN [WORD...]   (WORD: only the cases whose name contains one)"""
 
+import fcntl
 import json
 import os
 import pathlib
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -264,12 +264,10 @@ def refused(train, whole):
                 result = folder.start(*arguments, ranks=ranks, **keys)
                 problems += [f"{arguments} {keys}: {p}" for p in expect(result, code, *words)]
                 problems += [] if harness.tree(folder.path) == before else [f"{arguments} {keys}: files were changed"]
-        other = subprocess.Popen(["flock", folder.path / "out/metrics.jsonl", "sleep", "60"])
-        time.sleep(0.3)
-        problems += expect(folder.start("--resume", "latest"), CANNOT_CREATE, "another run")
-        problems += expect(folder.start("--overwrite"), CANNOT_CREATE, "another run")
-        other.kill()
-        other.wait()
+        with open(folder.path / "out/metrics.jsonl", "rb") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            problems += expect(folder.start("--resume", "latest"), CANNOT_CREATE, "another run")
+            problems += expect(folder.start("--overwrite"), CANNOT_CREATE, "another run")
         return problems
 
 

@@ -37,7 +37,7 @@ class Job:
             command = [btl if word == "self,vader" else word for word in harness.launch(ranks, arguments)]
             command[1:1] = flags  # of mpirun
             command = [word for word in command if is_quiet or word != "-q"]
-            env = {"TRAIN_FAULT": fault, "OMP_NUM_THREADS": "1"}
+            env = {harness.MPIRUN_WAITS: "1", "TRAIN_FAULT": fault, "OMP_NUM_THREADS": "1"}
             self.result = harness.run([*wrapper, *command], HARD_LIMIT_S, cwd=folder, env=env,
                                       on_start=(lambda process: on_start(self, process)) if on_start else None)
             self.left = harness.unused_segments() - before
