@@ -143,4 +143,11 @@ inline double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return total;
 }
 
+/// What a step tells its updates, as kernels read it.
+inline Values scalars_of(const StepScalars& s) {
+  return Values::of(DType::f32, {static_cast<double>(s.lr), static_cast<double>(s.bias_correction1),
+                                 static_cast<double>(s.bias_correction2), static_cast<double>(s.clip_coefficient),
+                                 static_cast<double>(s.grad_norm), static_cast<double>(s.skip)});
+}
+
 }  // namespace zs::test

@@ -1,4 +1,4 @@
-// What comes between a unit's backward and the optimizer: a reduction of one's own, hooks behind it, and updates there.
+// Behind a unit's reduction, within backward: hooks, and updates.
 #include <catch2/catch.hpp>
 
 #include "runtime/device/step_verifier.h"
@@ -14,44 +14,7 @@
 namespace zs::test {
 namespace {
 
-const std::vector<std::string> kSchemes = {"zero3", "zero3 once", "zero2", "zero1", "ddp", "hsdp", "nested"};
-
-/// Twice the gradient, exactly, summed as ever.
-struct Doubled : GradientReduction {
-  std::string_view name() const override { return "doubled"; }
-  void reduce(const Reduced& unit) const override {
-    ++calls;
-    unit.stream.enqueue(
-        {"double", {unit.full}, {unit.full}},
-        [&kernels = unit.kernels, full = unit.full](ExecContext& exec) { kernels.scale(exec, full, full, 2.0f); });
-    unit.group.reduce_scatter(unit.stream, unit.name, unit.full, unit.shard, unit.into);
-  }
-  mutable int calls = 0;  // of one rank's host thread
-};
-
 using Gradients = std::vector<std::vector<float>>;
-
-/// A step of two micro-batches.
-Gradients gradients(World& world, const ShardOptions& options, int* calls = nullptr) {
-  const Doubled reduction;
-  ShardOptions own = options;
-  if (calls != nullptr) own.reduction = &reduction;
-  ChainRun run(world, own);
-  StepVerifier verifier(*run.device);
-  run.micro_batch(0, false);
-  run.micro_batch(1, true);
-  run.runtime.executor().wait_reductions();
-  Gradients found = run.gradients();
-  verifier.check("the step");
-  if (calls != nullptr) *calls = reduction.calls;
-  return found;
-}
-
-Gradients doubled(Gradients gradients) {
-  for (auto& unit : gradients)
-    for (float& value : unit) value *= 2;
-  return gradients;
-}
 
 AdamWConfig config_of(bool in_backward) { return {.clip = 0, .in_backward = in_backward}; }
 
@@ -92,69 +55,8 @@ Run train(World& world, const ShardOptions& options, bool in_backward, bool free
 
 }  // namespace
 
-TEST_CASE("2A-26: a reduction of one's own takes the place of the first step, in every scheme") {
-  const std::string name = GENERATE(from_range(kSchemes));
-  const int ranks = GENERATE(1, 2, 4);
-  const Layout layout = GENERATE(Layout::flat, Layout::per_parameter);
-  CAPTURE(name, ranks, layout);
-  const ShardOptions options{.scheme = scheme_of(name, ranks), .layout = {.layout = layout}};
-  const auto plain = on_ranks(ranks, [&](World& world) { return gradients(world, options); });
-  std::vector<int> calls(static_cast<std::size_t>(ranks));
-  const auto own = on_ranks(
-      ranks, [&](World& world) { return gradients(world, options, &calls[static_cast<std::size_t>(world.rank())]); });
-  for (std::size_t rank = 0; rank < plain.size(); ++rank) CHECK(own[rank] == doubled(plain[rank]));
-  const bool is_each = name != "zero3 once" && name != "zero1";
-  for (const int count : calls) CHECK(count == 4 * (is_each ? 2 : 1));
-}
-
-TEST_CASE("2A-26: one unit may be reduced otherwise than the rest") {
-  const auto found = on_ranks(2, [&](World& world) {
-    const Gradients plain = gradients(world, {});
-    const Doubled reduction;
-    ChainRun run(world, {}, [&](Chain& chain, ShardedRuntime& runtime) {
-      shard_module(
-          chain, runtime, [](const Module& module) { return module.is_block(); }, {},
-          [&](const Module& module) {
-            return module.path() == "layer1" ? UnitPolicy{.reduction = &reduction} : UnitPolicy{};
-          });
-    });
-    run.micro_batch(0, false);
-    run.micro_batch(1, true);
-    run.runtime.executor().wait_reductions();
-    return std::pair(plain, run.gradients());
-  });
-  for (const auto& [plain, own] : found)
-    for (std::size_t unit = 0; unit < own.size(); ++unit)
-      CHECK(own[unit] == (unit == 2 ? doubled(plain)[unit] : plain[unit]));
-}
-
-TEST_CASE("2A-26: a reduction that one rank has alone is named, and int8 beside one is refused") {
-  const std::string message = message_of([] {
-    on_ranks(2, [](World& world) {
-      ShardOptions options;
-      const Doubled doubled;
-      if (world.rank() == 1) options.reduction = &doubled;
-      ChainRun run(world, options);
-      run.micro_batch(0);
-      run.optimizer->step(0.01f);
-      run.device->synchronize();
-      return 0;
-    });
-  });
-  CHECK_THAT(message, Catch::Contains("reduction of gradients") && Catch::Contains("rank 0 has a reduce-scatter") &&
-                          Catch::Contains("rank 1 has doubled"));
-  CHECK_THAT(message_of([] {
-               on_ranks(1, [](World& world) {
-                 const Doubled doubled;
-                 ChainRun run(world, {.precision = {.reduce_comm_dtype = CommDType::int8}, .reduction = &doubled});
-                 return 0;
-               });
-             }),
-             Catch::Contains("unit root") && Catch::Contains("int8") && Catch::Contains("\"doubled\""));
-}
-
 TEST_CASE("2A-27: AdamW in backward makes the same weights, with the gradients of two units") {
-  const std::string name = GENERATE(from_range(kSchemes));
+  const std::string name = GENERATE(from_range(main_schemes()));
   const int ranks = GENERATE(1, 2, 4);
   const bool freezes = GENERATE(false, true);
   CAPTURE(name, ranks, freezes);
@@ -350,7 +252,7 @@ TEST_CASE("2A-27: a step that was not ended is named before the next one") {
 }
 
 TEST_CASE("2A-27: an optimizer behind backward follows one in backward") {
-  const std::string name = GENERATE(from_range(kSchemes));
+  const std::string name = GENERATE(from_range(main_schemes()));
   const auto weights = [&](World& world, bool starts_in_backward) {
     ChainRun run(world, {.scheme = scheme_of(name, 2), .zero_copy = false});
     for (const bool in_backward : {starts_in_backward, false}) {

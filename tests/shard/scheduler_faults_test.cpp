@@ -14,10 +14,10 @@ namespace zs {
 namespace {
 
 using test::ActionChecker;
+using test::check_clean_end;
 using test::Hook;
 using test::message_of;
-using test::Plan;
-using test::policies;
+using test::recorded_scheduler;
 using test::run_hooks;
 using test::step_hooks;
 using test::text_of;
@@ -25,13 +25,6 @@ using test::unit_names;
 using Kind = Hook::Kind;
 using Catch::Matchers::Contains;
 using Strings = std::vector<std::string>;
-
-/// root, block0, block1, block2, with their order recorded.
-Scheduler recorded_scheduler(const PrefetchOptions& options = {}) {
-  Scheduler scheduler(unit_names(4), options);
-  run_hooks(scheduler, step_hooks(4, Mode::train, 1), Mode::train);
-  return scheduler;
-}
 
 /// Begins a micro-batch, and runs its blocks forward in this order; every use is checked.
 ActionChecker run_forward(Scheduler& scheduler, Mode mode, const std::vector<int>& blocks) {
@@ -60,23 +53,6 @@ ActionChecker run_blocks(Scheduler& scheduler, const std::vector<int>& blocks) {
   checker.apply(scheduler.after_backward(0));
   checker.apply(scheduler.end_micro_batch());
   return checker;
-}
-
-void check_clean_end(const Scheduler& scheduler, const ActionChecker& checker) {
-  CHECK(checker.faults() == Strings{});
-  CHECK(checker.aside() == 0);
-  for (int unit = 0; unit < scheduler.size(); ++unit) {
-    CHECK_FALSE(checker.has_full(unit));
-    CHECK_FALSE(checker.has_grad(unit));
-    CHECK(scheduler.state(unit) == UnitState::sharded);
-  }
-}
-
-/// Runs `count` hooks, then gives up as the runtime does after an exception.
-void run_and_abandon(Scheduler& scheduler, ActionChecker& checker, const std::vector<Hook>& hooks, std::size_t count,
-                     bool of_step) {
-  for (std::size_t i = 0; i < count; ++i) checker.apply(test::call(scheduler, hooks[i], Mode::train));
-  checker.apply(scheduler.abandon(of_step));
 }
 
 }  // namespace
@@ -261,106 +237,6 @@ TEST_CASE("a scheduler without units, with impossible options or asked for a uni
   CHECK_THAT(message_of([&] { scheduler.before_forward(-1); }), Contains("unit -1 of 1"));
 }
 
-TEST_CASE("a refused end of a micro-batch changes nothing") {
-  Scheduler scheduler = recorded_scheduler();
-  ActionChecker checker(4);
-  scheduler.begin_micro_batch(Mode::train, true);
-  checker.apply(scheduler.before_forward(0));
-  checker.apply(scheduler.after_forward(0));
-  checker.apply(scheduler.before_forward(3));
-  REQUIRE_THROWS_AS(scheduler.end_micro_batch(), Error);
-  for (int unit = 0; unit < 4; ++unit) CHECK((scheduler.state(unit) != UnitState::sharded) == checker.has_full(unit));
-  checker.apply(scheduler.abandon());
-  check_clean_end(scheduler, checker);
-}
-
-TEST_CASE("I7: a step abandoned after any hook leaves everything sharded, and the next step is the undisturbed one") {
-  for (int bits = 0; bits < 16; ++bits) {
-    const test::Policy options{{.prefetch = (bits & 2) != 0 ? 2 : 0, .limit = (bits & 8) != 0 ? 4 : 0},
-                               {.reshard_after_forward = (bits & 1) != 0, .reduce_every_micro_batch = (bits & 4) != 0}};
-    const auto hooks = step_hooks(4, Mode::train, 2);
-    for (const bool is_replay : {false, true}) {
-      Scheduler undisturbed = test::scheduler_of(4, options);
-      if (is_replay) run_hooks(undisturbed, hooks, Mode::train);
-      const auto expected = text_of(run_hooks(undisturbed, hooks, Mode::train));
-      for (std::size_t stop = 0; stop <= hooks.size(); ++stop) {
-        Scheduler scheduler = test::scheduler_of(4, options);
-        if (is_replay) run_hooks(scheduler, hooks, Mode::train);
-        ActionChecker checker(4);
-        run_and_abandon(scheduler, checker, hooks, stop, true);
-        REQUIRE_FALSE(scheduler.is_in_micro_batch());
-        check_clean_end(scheduler, checker);
-        if (is_replay || stop <= hooks.size() / 2 - 1)
-          REQUIRE(text_of(run_hooks(scheduler, hooks, Mode::train)) == expected);
-      }
-    }
-  }
-}
-
-TEST_CASE(
-    "I7: a micro-batch abandoned after any hook leaves no shard, sum or delayed reduction of its own, whatever the "
-    "scheme") {
-  for (test::Policy options : policies()) {
-    for (const bool delays : {false, true}) {
-      options.delays_reductions = delays;
-      const auto hooks = step_hooks(4, Mode::train, 2);
-      Scheduler undisturbed = test::scheduler_of(4, options);
-      run_hooks(undisturbed, hooks, Mode::train);
-      const auto expected = text_of(run_hooks(undisturbed, hooks, Mode::train));
-      for (std::size_t stop = 1; stop < hooks.size() / 2; ++stop) {  // within the first micro-batch
-        CAPTURE(text_of(Plan{4, 2, options}), delays, stop);
-        Scheduler scheduler = test::scheduler_of(4, options);
-        run_hooks(scheduler, hooks, Mode::train);
-        ActionChecker checker(4);
-        run_and_abandon(scheduler, checker, hooks, stop, false);
-        for (int unit = 0; unit < 4; ++unit) {
-          CHECK(scheduler.shard_state(unit) == ShardState::none);
-          CHECK(scheduler.sum_state(unit) == SumState::none);
-        }
-        REQUIRE(text_of(run_hooks(scheduler, hooks, Mode::train)) == expected);
-      }
-    }
-  }
-}
-
-TEST_CASE(
-    "I7: a micro-batch abandoned in its forward leaves what earlier ones have accumulated or summed, to the "
-    "undisturbed end") {
-  for (test::Policy options : policies()) {
-    for (const bool reduces_each : {false, true}) {
-      options.reduce_every_micro_batch = reduces_each;
-      const auto hooks = step_hooks(4, Mode::train, 2);
-      const std::size_t half = hooks.size() / 2;
-      const std::vector<Hook> first(hooks.begin(), hooks.begin() + static_cast<std::ptrdiff_t>(half)),
-          second(hooks.begin() + static_cast<std::ptrdiff_t>(half), hooks.end());
-      for (std::size_t stop = 1; stop < 8; ++stop) {
-        CAPTURE(text_of(Plan{4, 2, options}), stop);
-        Scheduler scheduler = test::scheduler_of(4, options);
-        run_hooks(scheduler, hooks, Mode::train);
-        ActionChecker checker(4);
-        const auto apply = [&](const std::vector<Hook>& some) {
-          for (const Hook& hook : some) checker.apply(call(scheduler, hook, Mode::train));
-        };
-        apply(first);
-        std::vector<std::pair<bool, SumState>> before;
-        for (int unit = 0; unit < 4; ++unit)
-          before.emplace_back(scheduler.grad_state(unit) == GradState::accumulating, scheduler.sum_state(unit));
-        apply({second.begin(), second.begin() + static_cast<std::ptrdiff_t>(stop)});
-        for (int unit = 0; unit < 4; ++unit) CHECK_FALSE(scheduler.is_mixed(unit));
-        CHECK(scheduler.reduced().empty());
-        checker.apply(scheduler.abandon());
-        for (int unit = 0; unit < 4; ++unit) {
-          const auto& [was_accumulating, sum] = before[static_cast<std::size_t>(unit)];
-          CHECK((scheduler.grad_state(unit) == GradState::accumulating) == was_accumulating);
-          CHECK(scheduler.sum_state(unit) == sum);
-        }
-        apply(second);
-        check_clean_end(scheduler, checker);
-      }
-    }
-  }
-}
-
 TEST_CASE("the transition tables allow these actions in these states, and no others") {
   using A = Action::Kind;
   constexpr int kKinds = static_cast<int>(A::release_gradient) + 1;
@@ -403,11 +279,6 @@ TEST_CASE("the transition tables allow these actions in these states, and no oth
                                                        {"reload_sum", "=== == ===== --1"},
                                                        {"release_gradient", "=== == -0000 ==="}};
   CHECK(found == expected);
-}
-
-TEST_CASE("abandoning when nothing runs asks for nothing") {
-  Scheduler scheduler = recorded_scheduler();
-  CHECK(scheduler.abandon().empty());
 }
 
 }  // namespace zs

@@ -112,4 +112,21 @@ inline std::vector<std::string> script(Scheduler& scheduler, const std::vector<H
   return lines;
 }
 
+/// root, block0, block1, block2, with their order recorded.
+inline Scheduler recorded_scheduler(const PrefetchOptions& options = {}) {
+  Scheduler scheduler(unit_names(4), options);
+  run_hooks(scheduler, step_hooks(4, Mode::train, 1), Mode::train);
+  return scheduler;
+}
+
+inline void check_clean_end(const Scheduler& scheduler, const ActionChecker& checker) {
+  CHECK(checker.faults() == std::vector<std::string>{});
+  CHECK(checker.aside() == 0);
+  for (int unit = 0; unit < scheduler.size(); ++unit) {
+    CHECK_FALSE(checker.has_full(unit));
+    CHECK_FALSE(checker.has_grad(unit));
+    CHECK(scheduler.state(unit) == UnitState::sharded);
+  }
+}
+
 }  // namespace zs::test

@@ -45,6 +45,12 @@ inline const std::vector<std::string>& scheme_names() {
   return names;
 }
 
+/// One of each kind, where a test needs no more.
+inline const std::vector<std::string>& main_schemes() {
+  static const std::vector<std::string> names = {"zero3", "zero3 once", "zero2", "zero1", "ddp", "hsdp", "nested"};
+  return names;
+}
+
 /// Every scheme at every number of ranks; prefetch, accumulation and resharding so that any two values of any two of
 /// these meet.
 inline std::vector<SchemeCase> scheme_cases(const std::string& name, const std::vector<int>& ranks) {

@@ -4,44 +4,14 @@
 #include <cmath>
 #include <numeric>
 
+#include "tests/tensor/op_by_elements.h"
+
 namespace zs::test {
 namespace {
 
-using Tensors = std::vector<Tensor>;
 using Parameters = std::vector<Parameter*>;
-using Arguments = std::vector<Values>;
 using Unary = std::function<double(double)>;
 using Binary = std::function<double(double, double)>;
-using Run = std::function<Tensor(const Tensors&)>;
-using Index = std::vector<std::int64_t>;
-
-OpUnderTest op_of(std::vector<Argument> inputs, const Run& run,
-                  const std::function<Values(const Arguments&)>& reference) {
-  return {std::move(inputs), {}, [run](Context&, const Tensors& x, const Parameters&) { return run(x); }, reference};
-}
-
-/// visit(index) for each element of a shape, in its order.
-template <class Visit>
-void for_each_index(const Shape& shape, const Visit& visit) {
-  Index index(static_cast<std::size_t>(shape.rank()), 0);
-  for (std::int64_t i = 0; i < shape.numel(); ++i) {
-    visit(index);
-    for (int d = shape.rank() - 1; d >= 0; --d) {
-      if (++index[static_cast<std::size_t>(d)] < shape[d]) break;
-      index[static_cast<std::size_t>(d)] = 0;
-    }
-  }
-}
-/// The element of x at this index of a shape that x is broadcast to.
-double element(const Values& x, const Shape& shape, const Index& index) {
-  std::size_t at = 0;
-  const std::size_t missing = index.size() - static_cast<std::size_t>(shape.rank());
-  for (int d = 0; d < shape.rank(); ++d) {
-    const std::int64_t place = shape[d] == 1 ? 0 : index[missing + static_cast<std::size_t>(d)];
-    at = at * static_cast<std::size_t>(shape[d]) + static_cast<std::size_t>(place);
-  }
-  return x.at(at);
-}
 
 NamedOp unary(const char* name, Tensor (*op)(const Tensor&), const Unary& f, double deviation = 1, double mean = 0) {
   return {name, op_of(
@@ -94,16 +64,6 @@ NamedOp reduction(const char* name, const Shape& shape, const std::vector<int>& 
 }
 
 double total(const Values& x) { return std::accumulate(x.begin(), x.end(), 0.0); }
-
-/// y[i] = x[from(index)]: moves elements, of one input.
-NamedOp move(const char* name, const Shape& shape, const Shape& out, const Run& run,
-             const std::function<Index(const Index&)>& from) {
-  return {name, op_of({normal(shape, name)}, run, [=](const Arguments& a) {
-            Values y;
-            for_each_index(out, [&](const Index& i) { y.push_back(element(a[0], shape, from(i))); });
-            return y;
-          })};
-}
 
 Values softmax_of(const Values& x) {
   const double largest = *std::max_element(x.begin(), x.end());
@@ -309,109 +269,6 @@ void add_reductions(std::vector<NamedOp>& ops) {
                   })});
 }
 
-/// Moves by dims.
-void add_dim_moves(std::vector<NamedOp>& ops) {
-  ops.push_back(move(
-      "transpose", {3, 4, 5}, {5, 4, 3}, [](const Tensors& x) { return transpose(x[0], 0, -1); },
-      [](const Index& i) {
-        return Index{i[2], i[1], i[0]};
-      }));
-  ops.push_back(move(
-      "permute", {3, 4, 5}, {4, 5, 3},
-      [](const Tensors& x) {
-        return permute(x[0], {1, 2, 0});
-      },
-      [](const Index& i) {
-        return Index{i[2], i[0], i[1]};
-      }));
-  ops.push_back(move(
-      "slice", {3, 6, 2}, {3, 3, 2}, [](const Tensors& x) { return slice(x[0], 1, 2, 3); },
-      [](const Index& i) {
-        return Index{i[0], i[1] + 2, i[2]};
-      }));
-  ops.push_back(move(
-      "expand", {3, 1, 2}, {2, 3, 4, 2},
-      [](const Tensors& x) {
-        return expand(x[0], {2, 3, 4, 2});
-      },
-      [](const Index& i) {
-        return Index{i[1], 0, i[3]};
-      }));
-}
-
-/// Moves by indices, and into windows.
-void add_index_moves(std::vector<NamedOp>& ops) {
-  ops.push_back(move(
-      "index_select", {3, 4, 5}, {3, 6, 5},
-      [](const Tensors& x) {
-        return index_select(x[0], 1,
-                            Tensor::from_host(x[0].context(), {6}, std::vector<std::int32_t>{3, 0, 0, 1, 3, 3}));
-      },
-      [](const Index& i) {
-        return Index{i[0], std::vector<std::int64_t>{3, 0, 0, 1, 3, 3}[static_cast<std::size_t>(i[1])], i[2]};
-      }));
-  const std::vector<std::int32_t> ids = {2, 0, 1, 1, 3, 3, 0, 0, 2};
-  ops.push_back(move(
-      "gather", {3, 4}, {3, 3},
-      [=](const Tensors& x) {
-        return gather(x[0], 1, Tensor::from_host(x[0].context(), {3, 3}, ids));
-      },
-      [=](const Index& i) {
-        return Index{i[0], ids[static_cast<std::size_t>(i[0] * 3 + i[1])]};
-      }));
-  ops.push_back(move(
-      "unfold", {2, 3, 5, 6}, {2, 12, 6},
-      [](const Tensors& x) { return unfold(x[0], {.height = 2, .width = 2, .stride = 2}); },
-      [](const Index& i) {
-        return Index{i[0], i[1] / 4, i[2] / 3 * 2 + i[1] % 4 / 2, i[2] % 3 * 2 + i[1] % 2};
-      }));
-  ops.push_back(move(
-      "unfold", {1, 2, 4, 3}, {1, 12, 4}, [](const Tensors& x) { return unfold(x[0], {.height = 3, .width = 2}); },
-      [](const Index& i) {
-        return Index{0, i[1] / 6, i[2] / 2 + i[1] % 6 / 2, i[2] % 2 + i[1] % 2};
-      }));
-}
-
-/// Tensors taken apart and put together.
-void add_parts(std::vector<NamedOp>& ops) {
-  const auto sides = [](const Values& x, double before, double after) {
-    Values y;
-    for (std::size_t row = 0; row < 2; ++row) {
-      y.push_back(before);
-      y.insert(y.end(), x.begin() + static_cast<std::ptrdiff_t>(3 * row),
-               x.begin() + static_cast<std::ptrdiff_t>(3 * row + 3));
-      y.insert(y.end(), 2, after);
-    }
-    return y;
-  };
-  ops.push_back({"pad", op_of(
-                            {normal({2, 3}, "x")}, [](const Tensors& x) { return pad(x[0], 1, 1, 2, 0.5f); },
-                            [=](const Arguments& a) { return sides(a[0], 0.5, 0.5); })});
-  ops.push_back({"parts", op_of(
-                              {normal({4, 6}, "x")},
-                              [](const Tensors& x) {
-                                const Tensors parts = split(x[0], 1, {1, 2, 3});
-                                return concat({parts[2], parts[0], x[0], parts[1]}, 1);
-                              },
-                              [](const Arguments& a) {
-                                Values y;
-                                for (std::size_t row = 0; row < 4; ++row)
-                                  for (const std::size_t column : {3, 4, 5, 0, 0, 1, 2, 3, 4, 5, 1, 2})
-                                    y.push_back(a[0][row * 6 + column]);
-                                return y;
-                              })});
-  ops.push_back({"stack", op_of(
-                              {normal({2, 3}, "a"), normal({2, 3}, "b")},
-                              [](const Tensors& x) {
-                                return stack({x[0], x[1]}, -1);
-                              },
-                              [](const Arguments& a) {
-                                Values y;
-                                for (std::size_t i = 0; i < a[0].size(); ++i) y.insert(y.end(), {a[0][i], a[1][i]});
-                                return y;
-                              })});
-}
-
 }  // namespace
 
 std::vector<NamedOp> general_ops() {
@@ -419,9 +276,7 @@ std::vector<NamedOp> general_ops() {
   add_elementwise(ops);
   add_shared(ops);
   add_reductions(ops);
-  add_dim_moves(ops);
-  add_index_moves(ops);
-  add_parts(ops);
+  add_moves(ops);
   ops.push_back(product("matmul", {3, 4}, {4, 5}, {3, 5}));
   ops.push_back(product("matmul", {2, 3, 4}, {4, 5}, {2, 3, 5}));
   ops.push_back(product("matmul", {2, 3, 7, 4}, {2, 3, 4, 5}, {2, 3, 7, 5}));

@@ -2,85 +2,18 @@
 
 #include <catch2/catch.hpp>
 
-#include <memory>
-
-#include "tests/tensor/gradient_check.h"
+#include "tests/tensor/recompute_machine.h"
 
 namespace zs::test {
 namespace {
 
-using Catch::Matchers::Contains;
-using Floats = std::vector<float>;
-using Tensors = std::vector<Tensor>;
 using Parameters = std::vector<Parameter*>;
 using Strings = std::vector<std::string>;
-
-constexpr std::int64_t kRows = 5, kWidth = 6;
-
-/// A CPU device with a context and five square weights, w0 to w4.
-struct Machine {
-  explicit Machine(DType dtype = DType::f32, DeviceKind kind = DeviceKind::cpu)
-      : device(Device::create(kind, {.threads = 2, .cpus = {}, .sync_timeout_s = 60})),
-        context(*device),
-        owner(context, dtype, DType::f32) {
-    for (int i = 0; i < 5; ++i) {
-      const std::string name = fmt::format("w{}", i);
-      weights.push_back(std::make_unique<Parameter>(name, Shape{kWidth, kWidth}, Init{}, true));
-      owner.add(*weights.back(), to_floats(normal({kWidth, kWidth}, name.c_str(), 0.5).values));
-    }
-  }
-  Tensor tensor(const char* name, DType dtype = DType::f32) {
-    return Tensor::from_host(context, {kRows, kWidth}, to_floats(normal({kRows, kWidth}, name).values), dtype);
-  }
-  Tensor leaf(const char* name, DType dtype = DType::f32) {
-    Tensor x = tensor(name, dtype);
-    x.set_requires_grad();
-    return x;
-  }
-  Tensor through(const Tensor& x, std::size_t weight) { return linear(x, *weights[weight], nullptr); }
-  Floats grad(std::size_t weight) {
-    return owner.grad(*weights[weight]) ? owner.grad(*weights[weight]).to_host() : Floats{};
-  }
-  std::vector<std::string> ops() const {
-    Strings names;
-    for (const TraceEntry& entry : device->trace().entries()) {
-      if (entry.kind == TraceEntry::Kind::op) names.push_back(entry.op.name);
-    }
-    return names;
-  }
-  std::int64_t activations() const {
-    const auto& labels = device->memory().live_by_label();
-    return labels.count("activation") == 0 ? 0 : labels.at("activation");
-  }
-
-  std::unique_ptr<Device> device;
-  Context context;
-  std::vector<std::unique_ptr<Parameter>> weights;  // outlive their owner
-  PlainOwner owner;
-};
-
-Tensor sum_of(const Tensor& y) { return weighted_sum(y, to_floats(normal(y.shape(), "sum").values)); }
-
-std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
-/// Calls the function, or recomputes it.
-using Caller = std::function<Tensor(Tensors, const TensorFunction&)>;
-const Caller kPlain = [](const Tensors& inputs, const TensorFunction& function) { return function(inputs); };
-const Caller kRecomputed = [](Tensors inputs, const TensorFunction& function) {
-  return recompute(std::move(inputs), function);
-};
 
 /// Every gradient of a small graph: two inputs that are used before, several times within and after the function, a
 /// parameter that is used within and outside, another call inside.
 std::vector<Floats> gradients(const Caller& outer, const Caller& inner, DType dtype) {
-  Machine machine(dtype);
+  RecomputeMachine machine(dtype);
   Tensor x = machine.leaf("x", dtype), z = machine.leaf("z", dtype);
   const Tensor h = machine.through(x, 0);
   const auto within = [&](const Tensors& in) {
@@ -141,7 +74,7 @@ TEST_CASE("gradients are the same bits as without recomputing, nested too") {
 }
 
 TEST_CASE("only the inputs of a recomputed function are kept, and one function at a time is recorded") {
-  Machine machine(DType::f32, GENERATE(DeviceKind::cpu, DeviceKind::meta));
+  RecomputeMachine machine(DType::f32, GENERATE(DeviceKind::cpu, DeviceKind::meta));
   constexpr std::int64_t kTensor = (kRows * kWidth * 4 + 63) / 64 * 64;
   const std::int64_t before = machine.activations();
   const auto inner_layers = [&](const Tensors& in) {
@@ -165,7 +98,7 @@ TEST_CASE("only the inputs of a recomputed function are kept, and one function a
 }
 
 TEST_CASE("a recomputed function runs once more, and only when a gradient arrives") {
-  Machine machine;
+  RecomputeMachine machine;
   Tensor x = machine.leaf("x");
   int runs = 0;
   const auto counted = [&](const Tensors& in) {
@@ -184,7 +117,7 @@ TEST_CASE("a recomputed function runs once more, and only when a gradient arrive
 }
 
 TEST_CASE("nested functions run once more for each level above them, and give their uses back") {
-  Machine machine;
+  RecomputeMachine machine;
   Tensor x = machine.leaf("x");
   int runs = 0;
   const auto innermost = [&](const Tensors& in) {
@@ -201,7 +134,7 @@ TEST_CASE("nested functions run once more for each level above them, and give th
 }
 
 TEST_CASE("inputs of a recomputed function that want no gradient get none, and cost none") {
-  Machine machine;
+  RecomputeMachine machine;
   const Tensor x = machine.tensor("x");
   Tensor z = machine.leaf("z");
   const Tensor y = recompute({x, z}, [&](const Tensors& in) { return add(machine.through(in[0], 0), in[1]); });
@@ -214,7 +147,7 @@ TEST_CASE("inputs of a recomputed function that want no gradient get none, and c
 }
 
 TEST_CASE("a function that nothing in wants a gradient is not recorded") {
-  Machine machine;
+  RecomputeMachine machine;
   const Tensor x = machine.tensor("x");
   CHECK_FALSE(recompute({x}, [](const Tensors& in) { return gelu(in[0], GeluKind::tanh); }).requires_grad());
   const NoGradGuard guard(machine.context);
@@ -224,7 +157,7 @@ TEST_CASE("a function that nothing in wants a gradient is not recorded") {
 }
 
 TEST_CASE("a part of a recomputed function that is not recorded gets no gradient") {
-  Machine machine;
+  RecomputeMachine machine;
   Tensor x = machine.leaf("x");
   const Tensor y = recompute({x}, [&](const Tensors& in) {
     const NoGradGuard guard(machine.context);
@@ -238,7 +171,7 @@ TEST_CASE("a part of a recomputed function that is not recorded gets no gradient
 }
 
 TEST_CASE("a function that gives its input back passes the gradient on, and nothing before it runs twice") {
-  Machine machine, plain;
+  RecomputeMachine machine, plain;
   Tensor x = machine.leaf("x"), plain_x = plain.leaf("x");
   const auto identity = [](const Tensors& in) { return in[0]; };
   backward(sum_of(recompute({recompute({machine.through(x, 0)}, identity).reshape({kWidth, kRows})}, identity)));
@@ -249,7 +182,7 @@ TEST_CASE("a function that gives its input back passes the gradient on, and noth
 }
 
 TEST_CASE("owners hear of a recomputed function's parameters before it runs again, then of every op in it") {
-  Machine machine;
+  RecomputeMachine machine;
   LoggingOwner owner(machine.context);
   Parameter a("a", {kWidth, kWidth}, {}, true), b("b", {kWidth, kWidth}, {}, true);
   for (Parameter* p : {&a, &b}) owner.add(*p, Floats(kWidth * kWidth, 0.5f));
@@ -267,7 +200,7 @@ TEST_CASE("owners hear of a recomputed function's parameters before it runs agai
 }
 
 TEST_CASE("the last part of a function is recorded again, but not computed again") {
-  Machine machine;
+  RecomputeMachine machine;
   Tensor x = machine.leaf("x");
   const auto body = [&](const Tensors& in) { return Tensors{in[0], gelu(machine.through(in[0], 0), GeluKind::tanh)}; };
   const auto last = [&](const Tensors& in) { return add(in[0], machine.through(in[1], 1)).reshape({kRows * kWidth}); };
@@ -283,7 +216,7 @@ TEST_CASE("the last part of a function is recorded again, but not computed again
   }
   CHECK(products == 1);
 
-  Machine plain;
+  RecomputeMachine plain;
   Tensor plain_x = plain.leaf("x");
   backward(sum_of(
       add(plain_x, plain.through(gelu(plain.through(plain_x, 0), GeluKind::tanh), 1)).reshape({kRows * kWidth})));
@@ -292,98 +225,18 @@ TEST_CASE("the last part of a function is recorded again, but not computed again
   CHECK(machine.grad(1) == plain.grad(1));
 }
 
-TEST_CASE("a last part whose result a backward keeps is an error") {
-  Machine machine;
-  Tensor x = machine.leaf("x");
-  const auto body = [](const Tensors& in) { return in; };
-  const auto keeps_own = [&](const Tensors& in) { return causal_attention(in[0].reshape({1, kRows, kWidth}), 1); };
-  const auto keeps_input = [&](const Tensors& in) { return gelu(machine.through(in[0], 0), GeluKind::tanh); };
-  CHECK_THAT(message_of([&] { backward(sum_of(recompute({x}, body, keeps_own))); }),
-             Contains("belongs into the first part"));
-  CHECK_THAT(message_of([&] { backward(sum_of(recompute({x}, body, keeps_input))); }),
-             Contains("belongs into the first part"));
-}
-
 TEST_CASE("a last part may be recomputed itself") {
-  Machine machine;
+  RecomputeMachine machine;
   Tensor x = machine.leaf("x");
   const auto body = [&](const Tensors& in) { return Tensors{machine.through(in[0], 0)}; };
   const auto deep = [&](const Tensors& in) { return gelu(machine.through(in[0], 1), GeluKind::tanh); };
   backward(sum_of(recompute({x}, body, [&](const Tensors& in) { return recompute({in[0]}, deep); })));
 
-  Machine plain;
+  RecomputeMachine plain;
   Tensor plain_x = plain.leaf("x");
   backward(sum_of(gelu(plain.through(plain.through(plain_x, 0), 1), GeluKind::tanh)));
   CHECK(x.grad().to_host() == plain_x.grad().to_host());
   CHECK(machine.grad(1) == plain.grad(1));
-}
-
-TEST_CASE("a tensor that wants a gradient and comes into a recomputed function past its inputs is an error") {
-  Machine machine;
-  Tensor x = machine.leaf("x");
-  const Tensor other = machine.through(x, 0);
-  CHECK_THAT(message_of([&] { recompute({x}, [&](const Tensors& in) { return add(in[0], other); }); }),
-             Contains("op add") && Contains("none of the function's inputs"));
-  CHECK_THAT(message_of([&] { recompute({x}, [&](const Tensors&) { return other; }); }),
-             Contains("none of its inputs"));
-  CHECK(machine.context.is_grad_enabled());
-  CHECK(recompute({x, other}, [&](const Tensors& in) { return add(in[0], in[1]); }).requires_grad());
-}
-
-TEST_CASE("a function that does something else when it runs again is an error") {
-  Machine machine;
-  Tensor x = machine.leaf("x");
-  const Tensor y = recompute({x}, [&](const Tensors& in) {
-    return machine.context.mode().runs_again ? in[0].reshape({kWidth, kRows}) : in[0].reshape({kRows * kWidth});
-  });
-  CHECK_THAT(message_of([&] { backward(sum_of(y)); }), Contains("gave f32 (30), and now gives f32 (6, 5)"));
-}
-
-TEST_CASE(
-    "a recomputed function may end in a head that computes its gradients ahead of backward, where backward starts") {
-  const auto targets = random_ids(kRows, kWidth, 3);
-  const auto run = [&](const Caller& caller, std::optional<float> seed, bool goes_on) {
-    Machine machine;
-    Tensor x = machine.leaf("x");
-    Tensor loss = caller({machine.through(x, 0)}, [&](const Tensors& in) {
-      const Tensor ids = Tensor::from_host(machine.context, {kRows}, targets);
-      return lm_head_loss(machine.through(in[0], 1), *machine.weights[2], ids, kWidth, {.seed = seed});
-    });
-    if (goes_on) loss = add(loss, loss);
-    backward(loss, 0.5f);
-    CHECK(machine.weights[2]->early_gradients() == 0);
-    return std::vector<Floats>{loss.to_host(), x.grad().to_host(), machine.grad(0), machine.grad(1), machine.grad(2)};
-  };
-  const std::vector<Floats> plain = run(kPlain, std::nullopt, false);
-  CHECK(run(kRecomputed, std::nullopt, false) == plain);
-  CHECK(run(kRecomputed, 0.5f, false) == plain);
-  CHECK_THAT(message_of([&] { run(kRecomputed, 0.25f, false); }), Contains("seed 0.25") && Contains("has seed 0.5"));
-  CHECK_THAT(message_of([&] { run(kRecomputed, 0.5f, true); }), Contains("starts elsewhere"));
-}
-
-TEST_CASE("an exception in either run of a recomputed function leaves the context as it was") {
-  Machine machine;
-  const Floats undisturbed = [] {
-    Machine other;
-    Tensor x = other.leaf("x");
-    backward(sum_of(gelu(other.through(x, 0), GeluKind::tanh)));
-    return other.grad(0);
-  }();
-  const bool in_second_run = GENERATE(false, true);
-  Tensor x = machine.leaf("x");
-  const auto throws = [&](const Tensors& in) {
-    const Tensor y = machine.through(in[0], 0);
-    if (machine.context.mode().runs_again == in_second_run) throw std::runtime_error("thrown by the function");
-    return gelu(y, GeluKind::tanh);
-  };
-  CHECK_THAT(message_of([&] { backward(sum_of(recompute({x}, throws))); }), Contains("thrown by the function"));
-  CHECK(machine.context.is_grad_enabled());
-  CHECK_FALSE(machine.context.mode().runs_again);
-  CHECK(machine.context.mode().used == nullptr);
-  machine.weights[0]->clear_uses();
-  machine.owner.clear_gradients();
-  backward(sum_of(recompute({x}, [&](const Tensors& in) { return gelu(machine.through(in[0], 0), GeluKind::tanh); })));
-  CHECK(machine.grad(0) == undisturbed);
 }
 
 TEST_CASE("a chain of recomputed functions of any length is walked and dropped without a deep recursion") {
@@ -402,7 +255,7 @@ TEST_CASE("a chain of recomputed functions of any length is walked and dropped w
 TEST_CASE(
     "I4: a recomputed function counts the same bytes and enqueues the same ops on the meta device as on the cpu") {
   const auto run = [](DeviceKind kind) {
-    Machine machine(DType::f32, kind);
+    RecomputeMachine machine(DType::f32, kind);
     machine.device->memory().reset_peak();
     machine.device->trace().start();
     const auto body = [&](const Tensors& in) { return Tensors{gelu(machine.through(in[0], 0), GeluKind::tanh)}; };
