@@ -23,6 +23,8 @@ TEST_CASE("the host may update what it has all of in its memory") {
   CHECK_FALSE(may_update_on_host(config_with({"offload.moments=device"})));
   CHECK_FALSE(may_update_on_host(config_with({"offload.gradients=device"})));
   CHECK_FALSE(may_update_on_host(config_with({"offload.weights=disk:/x", "precision.param=bf16"})));
+  CHECK_FALSE(may_update_on_host(config_with({"train.optimizer=muon"})));
+  CHECK_FALSE(may_update_on_host(config_with({"train.optimizer=adamw8bit"})));
 }
 
 TEST_CASE("a slow link has the host update, and a fast one the device") {

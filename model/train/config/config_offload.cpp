@@ -10,15 +10,14 @@ namespace {
 void check_update(ConfigDraft& draft) {
   const Config& c = draft.config;
   if (!are_good(draft, {"offload.update"}) || c.offload.update != "host") return;
-  if (are_good(draft, {"train.optimizer"}) && (c.train.optimizer == "muon" || c.train.optimizer == "adamw8bit"))
+  if (are_good(draft, {"train.optimizer"}) && !has_update_on_host(c.train.optimizer))
     draft.report("offload.update",
                  fmt::format("offload.update = \"host\" does not go with train.optimizer = \"{}\"", c.train.optimizer),
                  "leave it out, or use adamw, lion or sgd");
-  const bool has_moments = c.train.optimizer != "sgd" || c.train.momentum > 0;
   for (const auto& [key, place] :
        {std::pair("offload.weights", &c.offload.weights), std::pair("offload.gradients", &c.offload.gradients),
         std::pair("offload.moments", &c.offload.moments)}) {
-    if (!are_good(draft, {key}) || *place == "host" || (place == &c.offload.moments && !has_moments)) continue;
+    if (!are_good(draft, {key}) || *place == "host" || (place == &c.offload.moments && !has_moments(c))) continue;
     draft.report("offload.update", fmt::format("offload.update = \"host\" does not go with {} = \"{}\"", key, *place),
                  fmt::format("set {} = \"host\", or leave offload.update out", key));
   }
@@ -33,6 +32,10 @@ bool accumulates_gradients(const Config& config) {
   if (config.train.deterministic) return strategy == "ddp" || strategy == "hsdp";
   return strategy == "zero1" || strategy == "nested" || (strategy != "zero2" && !shard.reduce_every_micro_batch);
 }
+
+bool has_moments(const Config& config) { return config.train.optimizer != "sgd" || config.train.momentum > 0; }
+
+bool has_update_on_host(const std::string& optimizer) { return optimizer != "muon" && optimizer != "adamw8bit"; }
 
 void check_offload(ConfigDraft& draft) {
   const Config& c = draft.config;
@@ -50,7 +53,7 @@ void check_offload(ConfigDraft& draft) {
                    "it gathers the master weights: keep them in the host's memory (\"host\"), or validate in bf16");
   }
   if (are_good(draft, {"offload.moments", "train.optimizer", "train.momentum"}) && c.offload.moments != "device" &&
-      c.train.optimizer == "sgd" && c.train.momentum == 0)
+      !has_moments(c))
     draft.report("offload.moments",
                  without("offload.moments", c.offload.moments, "train.optimizer \"sgd\" without momentum"),
                  "it has no moments: leave it out, or set train.momentum");

@@ -8,6 +8,12 @@ namespace zs {
 /// a cut that is finer than theirs or coarser.
 bool accumulates_gradients(const Config& config);
 
+/// SGD without momentum keeps none.
+bool has_moments(const Config& config);
+
+/// Whether the host's processors have the optimizer's update (offload.update).
+bool has_update_on_host(const std::string& optimizer);
+
 /// What the host is to keep must be there.
 void check_offload(ConfigDraft& draft);
 

@@ -118,13 +118,12 @@ Changes residences(const MemoryDemand& demand, const std::string& to) {
   const Config::Offload& offload = config.offload;
   const bool goes_away = to != "device";
   if (to == "host" ? demand.gpus == 0 && offload.device_mib == 0 : !goes_away && !offload.uses_host()) return {};
-  const bool has_moments = config.train.optimizer != "sgd" || config.train.momentum > 0;
   const bool is_bf16 = config.precision.param == "bf16" && config.precision.validation != "f32";
   if (goes_away && (config.cuda.graph || config.train.average > 0)) return {};
   using Key = std::pair<const char*, std::string Config::Offload::*>;
   std::vector<Key> keys;
   if (!goes_away || to == "host" || is_bf16) keys.emplace_back("offload.weights", &Config::Offload::weights);
-  if (!goes_away || has_moments) keys.emplace_back("offload.moments", &Config::Offload::moments);
+  if (!goes_away || has_moments(config)) keys.emplace_back("offload.moments", &Config::Offload::moments);
   if (to == "host" || !goes_away) keys.emplace_back("offload.gradients", &Config::Offload::gradients);
   if (!goes_away || (to == "host" && accumulates_gradients(config)))
     keys.emplace_back("offload.accumulator", &Config::Offload::accumulator);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/kernels.h"
+#include "model/train/config/config_offload.h"
 #include "runtime/tensor/context.h"
 
 namespace zs {
@@ -64,11 +65,8 @@ double link_ns_per_byte(Device& device) {
 }  // namespace
 
 bool may_update_on_host(const Config& config) {
-  const std::string& optimizer = config.train.optimizer;
-  const bool has_moments = optimizer != "sgd" || config.train.momentum > 0;
-  return optimizer != "muon" && optimizer != "adamw8bit" && config.train.average == 0 &&
-         config.offload.weights == "host" && config.offload.gradients == "host" &&
-         (config.offload.moments == "host" || !has_moments);
+  return has_update_on_host(config.train.optimizer) && config.train.average == 0 && config.offload.weights == "host" &&
+         config.offload.gradients == "host" && (config.offload.moments == "host" || !has_moments(config));
 }
 
 UpdateCosts measure_update(const Config& config, Device& device) {
