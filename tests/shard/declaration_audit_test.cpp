@@ -132,8 +132,11 @@ Names audit_the_rest() {
   return device.audited();
 }
 
-/// Gradients that are clipped before the step, by a norm that is far above the limit, on two ranks.
-Names audit_clipping() {
+/// A micro-batch of a chain, and then body(runtime, model), on two ranks. As copies: what ranks share cannot be filled
+/// for one op alone. Not on one rank only: an audit runs an op as often as it has buffers, and there the ranks have
+/// different ones.
+template <class Body>
+Names audit_micro_batch(const ShardOptions& options, const Body& body) {
   Names ops;
   std::vector<std::string> findings;
   std::mutex mutex;
@@ -142,19 +145,29 @@ Names audit_clipping() {
     {
       Context context(device);
       Chain model;
-      ShardedRuntime runtime(context, world, {.zero_copy = false});
+      ShardedRuntime runtime(context, world, options);
       shard_module(model, runtime, Units::block);
       runtime.begin_micro_batch(Mode::train, true);
-      backward(model.loss(chain_input(context, world.rank()), chain_targets(context)));
+      backward(model.loss(chain_input(context, world.rank(), options.precision.param), chain_targets(context)));
       runtime.end_micro_batch();
-      clip_grad_norm(runtime.executor(), 1e-6f, {.power = 3});
+      body(runtime, model);
     }
     const std::lock_guard lock(mutex);
     ops.insert(device.audited().begin(), device.audited().end());
-    findings.insert(findings.end(), device.findings().begin(), device.findings().end());
+    for (const std::string& finding : device.findings()) {
+      if (!finding.starts_with("'compare_ranks'"))
+        findings.push_back(finding);  // rows are alike when all are changed alike
+    }
   });
   CHECK(fmt::format("{}", fmt::join(findings, "; ")) == "");
   return ops;
+}
+
+/// Gradients that are clipped before the step, by a norm that is far above the limit.
+Names audit_clipping() {
+  return audit_micro_batch({.zero_copy = false}, [](ShardedRuntime& runtime, const Chain&) {
+    clip_grad_norm(runtime.executor(), 1e-6f, {.power = 3});
+  });
 }
 
 /// The general ops and their gradients.
@@ -193,41 +206,18 @@ Names audit_general_ops(DType dtype) {
   return names;
 }
 
-/// Parameters and gradients made whole, written back and looked at, on two ranks. As copies: what ranks share cannot be
-/// filled for one op alone. Not on one rank only: an audit runs an op as often as it has buffers, and there the ranks
-/// have different ones.
+/// Parameters and gradients made whole, written back and looked at.
 Names audit_writing(Layout layout) {
-  Names ops;
-  std::vector<std::string> findings;
-  std::mutex mutex;
-  run_local_world(2, {.timeout_s = 60}, [&](World& world) {
-    AuditDevice device(std::int64_t{1} << 20, world.rank());
-    {
-      Context context(device);
-      Chain model;
-      const std::int64_t whole_bytes = layout == Layout::flat ? 0 : 100;  // the biases
-      ShardedRuntime runtime(context, world,
-                             {.precision = {.param = DType::bf16},
-                              .layout = {.layout = layout, .min_shard_bytes = whole_bytes},
-                              .zero_copy = false});
-      shard_module(model, runtime, Units::block);
-      runtime.begin_micro_batch(Mode::train, true);
-      backward(model.loss(chain_input(context, world.rank(), DType::bf16), chain_targets(context)));
-      runtime.end_micro_batch();
-      for (const UnshardOptions& options :
-           {UnshardOptions{.with_gradients = true}, UnshardOptions{.writes_back = false, .with_gradients = true},
-            UnshardOptions{.on_host = true, .with_gradients = true}})
-        const UnshardScope scope(runtime, model, options);
-    }
-    const std::lock_guard lock(mutex);
-    ops.insert(device.audited().begin(), device.audited().end());
-    for (const std::string& finding : device.findings()) {
-      if (!finding.starts_with("'compare_ranks'"))
-        findings.push_back(finding);  // rows are alike when all are changed alike
-    }
+  const std::int64_t whole_bytes = layout == Layout::flat ? 0 : 100;  // the biases
+  const ShardOptions options{.precision = {.param = DType::bf16},
+                             .layout = {.layout = layout, .min_shard_bytes = whole_bytes},
+                             .zero_copy = false};
+  return audit_micro_batch(options, [](ShardedRuntime& runtime, const Chain& model) {
+    for (const UnshardOptions& unshard :
+         {UnshardOptions{.with_gradients = true}, UnshardOptions{.writes_back = false, .with_gradients = true},
+          UnshardOptions{.on_host = true, .with_gradients = true}})
+      const UnshardScope scope(runtime, model, unshard);
   });
-  CHECK(fmt::format("{}", fmt::join(findings, "; ")) == "");
-  return ops;
 }
 
 /// The state loaded by name, on one rank: what a broadcast's root reads an audit cannot see.

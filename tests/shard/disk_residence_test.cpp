@@ -19,16 +19,8 @@ struct Kept {
 /// In every scheme, of one after the other.
 void check_schemes(const std::string& optimizer, int ranks, const std::vector<Kept>& all) {
   const TempDir dir;
-  std::size_t number = static_cast<std::size_t>(ranks);
-  for (const std::string& name : scheme_names()) {
-    const SchemeOptions scheme = scheme_of(name, ranks);
-    if ((scheme.group_size > 0 || scheme.reshard_after_forward.group() > 0) && ranks < 4) continue;
-    const auto& [host, disk] = all[number++ % all.size()];
-    Config config = trained_by(tiny_config(), optimizer);
-    config.train.global_batch = ranks * (number % 2 == 0 ? 4 : 1);
-    choose_scheme(config, scheme);
-    const std::string& layout = layout_names()[number % layout_names().size()];
-    if (layout != "zero-copy" || scheme.strategy != Strategy::ddp) choose_layout(config, layout);
+  for_each_scheme(trained_by(tiny_config(), optimizer), ranks, 1, [&](Config config, std::size_t number) {
+    const auto& [host, disk] = all[(number - 1) % all.size()];
     const bool is_narrow = host == "weights" || disk.starts_with("weights") || number % 2 == 0;
     config.precision.param = is_narrow ? "bf16" : "f32";
     Config kept = with_disk(with_host(config, host), disk, dir / "state");
@@ -36,7 +28,7 @@ void check_schemes(const std::string& optimizer, int ranks, const std::vector<Ke
     config.train.deterministic = kept.train.deterministic = true;  // else squares are added up in the order of units
     check_alike(config, kept, {.ranks = ranks, .steps = 3});
     CHECK(dir.entries() <= 1);  // the folder, in which no file has a name
-  }
+  });
 }
 
 /// The most bytes of a kind that are live at once.

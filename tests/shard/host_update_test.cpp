@@ -75,15 +75,7 @@ std::vector<std::vector<float>> look_at_training(int ranks, const ShardOptions& 
 
 TEST_CASE("updates by the host change no bit, in every scheme and layout, in the memory of the plan") {
   const int ranks = GENERATE(1, 2, 4);
-  std::size_t number = static_cast<std::size_t>(ranks);
-  for (const std::string& name : scheme_names()) {
-    const SchemeOptions scheme = scheme_of(name, ranks);
-    if ((scheme.group_size > 0 || scheme.reshard_after_forward.group() > 0) && ranks < 4) continue;
-    Config config = tiny_config();
-    config.train.global_batch = ranks * (++number % 2 == 0 ? 4 : 1);
-    choose_scheme(config, scheme);
-    const std::string& layout = layout_names()[number % layout_names().size()];
-    if (layout != "zero-copy" || scheme.strategy != Strategy::ddp) choose_layout(config, layout);
+  for_each_scheme(tiny_config(), ranks, 1, [&](Config config, std::size_t number) {
     config.precision.param = number / 2 % 2 == 0 ? "bf16" : "f32";
     if (number % 3 == 0) config.shard.prefetch = 2, config.shard.limit = 4;
     config.train.optimizer = std::vector<std::string>{"adamw", "adamw", "lion", "sgd"}[number % 4];
@@ -92,7 +84,7 @@ TEST_CASE("updates by the host change no bit, in every scheme and layout, in the
     if (config.train.optimizer == "sgd" && config.train.momentum == 0) kept.offload.moments = "device";
     kept.offload.resident_units = {.value = static_cast<std::int64_t>(number % 2)};
     check_alike(config, kept, {.ranks = ranks, .steps = 3});
-  }
+  });
 }
 
 TEST_CASE("updates by the host go by what was so at their step, and are there for whoever looks") {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "model/train/plan/plan.h"
+#include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"
 
 namespace zs::test {
@@ -84,6 +85,24 @@ inline void check_alike(const Config& config, const Config& kept, const TinyOpti
 
 inline void check_alike(const Config& config, const std::string& what, const TinyOptions& options) {
   check_alike(config, with_host(config, what), options);
+}
+
+/// body(config, number) for each scheme that goes with so many ranks, in one layout after the other: another one after
+/// so many schemes. Every second accumulates micro-batches.
+template <class Body>
+void for_each_scheme(const Config& base, int ranks, std::size_t schemes_a_layout, const Body& body) {
+  std::size_t number = static_cast<std::size_t>(ranks);
+  for (const std::string& name : scheme_names()) {
+    const SchemeOptions scheme = scheme_of(name, ranks);
+    if ((scheme.group_size > 0 || scheme.reshard_after_forward.group() > 0) && ranks < 4) continue;
+    ++number;
+    Config config = base;
+    config.train.global_batch = ranks * (number % 2 == 0 ? 4 : 1);
+    choose_scheme(config, scheme);
+    const std::string& layout = layout_names()[number / schemes_a_layout % layout_names().size()];
+    if (layout != "zero-copy" || scheme.strategy != Strategy::ddp) choose_layout(config, layout);
+    body(config, number);
+  }
 }
 
 }  // namespace zs::test

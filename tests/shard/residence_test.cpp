@@ -60,37 +60,20 @@ TEST_CASE("what the host keeps changes no bit, in every scheme and layout, in th
   const std::vector<std::string> kept = {
       "gradients", "weights and moments", "moments", "weights, gradients and moments", "gradients and moments",
       "weights"};
-  std::size_t number = static_cast<std::size_t>(ranks);
-  for (const std::string& name : scheme_names()) {
-    const SchemeOptions scheme = scheme_of(name, ranks);
-    if ((scheme.group_size > 0 || scheme.reshard_after_forward.group() > 0) && ranks < 4) continue;
-    const std::string& what = kept[number++ % kept.size()];
-    Config config = tiny_config();
-    config.train.global_batch = ranks * (number % 2 == 0 ? 4 : 1);
-    choose_scheme(config, scheme);
-    const std::string& layout = layout_names()[number % layout_names().size()];
-    if (layout != "zero-copy" || scheme.strategy != Strategy::ddp) choose_layout(config, layout);
+  for_each_scheme(tiny_config(), ranks, 1, [&](Config config, std::size_t number) {
     config.precision.param = number % 2 == 0 ? "bf16" : "f32";
-    check_alike(config, what, {.ranks = ranks, .steps = 3});
-  }
+    check_alike(config, kept[(number - 1) % kept.size()], {.ranks = ranks, .steps = 3});
+  });
 }
 
 TEST_CASE("2B-8, 3-27: f32 shards that the host keeps are gathered as those of the device, in every scheme",
           "[residence]") {
   const int ranks = GENERATE(1, 2, 4);
-  std::size_t number = static_cast<std::size_t>(ranks);
-  for (const std::string& name : scheme_names()) {
-    const SchemeOptions scheme = scheme_of(name, ranks);
-    if ((scheme.group_size > 0 || scheme.reshard_after_forward.group() > 0) && ranks < 4) continue;
-    Config config = tiny_config();
-    config.train.global_batch = ranks * (++number % 2 == 0 ? 4 : 1);
-    choose_scheme(config, scheme);
-    const std::string& layout = layout_names()[(number / 2) % layout_names().size()];
-    if (layout != "zero-copy" || scheme.strategy != Strategy::ddp) choose_layout(config, layout);
+  for_each_scheme(tiny_config(), ranks, 2, [&](Config config, std::size_t number) {
     if (number % 3 == 0) config.shard.prefetch = 2, config.shard.limit = 4;
     check_alike(config, number % 2 == 0 ? "weights and moments" : "weights, gradients and moments",
                 {.ranks = ranks, .steps = 3});
-  }
+  });
 }
 
 TEST_CASE("whole parameters that the host keeps come with their unit's, also for evaluations in f32", "[residence]") {

@@ -39,6 +39,18 @@ bool is_left_out(const std::string& layout, int number) {
   return seed != 0 && layout == ((seed + number) % 2 == 0 ? "flat" : "zero-copy");
 }
 
+/// That in every layout two ranks and three train as `one` has.
+void check_layouts(const Config& config, const TinyResult& one) {
+  for (const std::string& layout : layout_names()) {
+    if (is_thinned_out()) continue;
+    Config other = config;
+    choose_layout(other, layout);
+    CAPTURE(layout);
+    CHECK(is_same_run(train_tiny(other, {.ranks = 2}), one));
+    CHECK(is_same_run(train_tiny(other, {.ranks = 3}), one));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("a tiny model learns and every number is finite", "[sharded]") {
@@ -135,14 +147,7 @@ TEST_CASE("I1: bf16 parameters and reductions are bit-identical at every rank co
   config.precision.reduce = GENERATE(as<std::string>{}, "f32", "bf16");
   const TinyResult one = train_tiny(config, {});
   CHECK(mean(one.losses, 48, 24) < mean(one.losses, 0, 24) - 0.2);
-  for (const std::string& layout : layout_names()) {
-    if (is_thinned_out()) continue;
-    Config other = config;
-    choose_layout(other, layout);
-    CAPTURE(layout);
-    CHECK(is_same_run(train_tiny(other, {.ranks = 2}), one));
-    CHECK(is_same_run(train_tiny(other, {.ranks = 3}), one));
-  }
+  check_layouts(config, one);
 }
 
 TEST_CASE("I1: parameters rounded at random are the same bits at every rank count and in every layout", "[sharded]") {
@@ -153,14 +158,7 @@ TEST_CASE("I1: parameters rounded at random are the same bits at every rank coun
   const TinyResult one = train_tiny(config, {});
   CHECK(mean(one.losses, 48, 24) < mean(one.losses, 0, 24) - 0.2);
   CHECK(one.losses != nearest.losses);
-  for (const std::string& layout : layout_names()) {
-    if (is_thinned_out()) continue;
-    Config other = config;
-    choose_layout(other, layout);
-    CAPTURE(layout);
-    CHECK(is_same_run(train_tiny(other, {.ranks = 2}), one));
-    CHECK(is_same_run(train_tiny(other, {.ranks = 3}), one));
-  }
+  check_layouts(config, one);
   Config other_seed = config;
   other_seed.train.seed += 1;
   CHECK(train_tiny(other_seed, {}).losses != one.losses);

@@ -28,21 +28,6 @@ struct Machine {
 /// A copy that is not a leaf: it has a producer that collects its gradient.
 Tensor interior(const Tensor& x) { return x.reshape(x.shape()); }
 
-/// Writes down every call, with the uses that were still to come.
-class LoggingOwner final : public PlainOwner {
- public:
-  using PlainOwner::PlainOwner;
-  void before_backward(Parameter& parameter) override {
-    log.push_back(fmt::format("before {} {}", parameter.name(), parameter.pending_uses()));
-    PlainOwner::before_backward(parameter);
-  }
-  void after_backward(Parameter& parameter) override {
-    log.push_back(fmt::format("after {} {}{}", parameter.name(), parameter.pending_uses(),
-                              parameter.is_grad_written() ? "" : " unwritten"));
-  }
-  std::vector<std::string> log;
-};
-
 }  // namespace
 
 TEST_CASE("a tensor that two ops consumed gets the sum of both gradients") {

@@ -187,4 +187,11 @@ void check_gradients(Device& device, const OpUnderTest& op, const Precisions& pr
   }
 }
 
+std::vector<std::string> names_of_ops(Device& device) {
+  std::vector<std::string> names;
+  for (const TraceEntry& entry : device.trace().entries())
+    if (entry.kind == TraceEntry::Kind::op) names.push_back(entry.op.name);
+  return names;
+}
+
 }  // namespace zs::test

@@ -65,4 +65,7 @@ void check_close(const std::string& what, const std::vector<float>& got, const V
 Values rounded(const Values& values, DType dtype);
 std::vector<float> to_floats(const Values& values);
 
+/// What its trace has, in order.
+std::vector<std::string> names_of_ops(Device& device);
+
 }  // namespace zs::test

@@ -37,13 +37,6 @@ struct Machine {
   SumAndNorm add_norm(const Tensor& in, const Tensor& added, bool is_layer) {
     return is_layer ? add_layer_norm(in, added, gamma, beta) : add_rms_norm(in, added, gamma);
   }
-  Strings ops() const {
-    Strings names;
-    for (const TraceEntry& entry : device->trace().entries()) {
-      if (entry.kind == TraceEntry::Kind::op) names.push_back(entry.op.name);
-    }
-    return names;
-  }
 
   std::unique_ptr<Device> device;
   Context context;
@@ -128,7 +121,7 @@ TEST_CASE("a norm's backward adds in place what has come past it, and no other o
   const Tensor loss = loss_of(machine.add_norm(machine.x, machine.residual, is_layer), Used::both);
   machine.device->trace().start();
   backward(loss);
-  const Strings names = machine.ops();
+  const Strings names = names_of_ops(*machine.device);
   CHECK(count_of(names, "add_gradients") == 0);
   const char* const name = is_layer ? "layer_norm_backward" : "rms_norm_backward";
   REQUIRE(count_of(names, name) == 1);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <fmt/core.h>
+
 #include <cmath>
 #include <limits>
 #include <map>
@@ -54,6 +56,21 @@ class PlainOwner : public ParameterOwner {
   Context& context_;
   DType dtype_, grad_dtype_;
   std::map<Parameter*, Held> held_;
+};
+
+/// Writes down every call, with the uses that were still to come.
+class LoggingOwner final : public PlainOwner {
+ public:
+  using PlainOwner::PlainOwner;
+  void before_backward(Parameter& parameter) override {
+    log.push_back(fmt::format("before {} {}", parameter.name(), parameter.pending_uses()));
+    PlainOwner::before_backward(parameter);
+  }
+  void after_backward(Parameter& parameter) override {
+    log.push_back(fmt::format("after {} {}{}", parameter.name(), parameter.pending_uses(),
+                              parameter.is_grad_written() ? "" : " unwritten"));
+  }
+  std::vector<std::string> log;
 };
 
 }  // namespace zs::test

@@ -39,13 +39,6 @@ struct RecomputeMachine {
   Floats grad(std::size_t weight) {
     return owner.grad(*weights[weight]) ? owner.grad(*weights[weight]).to_host() : Floats{};
   }
-  std::vector<std::string> ops() const {
-    std::vector<std::string> names;
-    for (const TraceEntry& entry : device->trace().entries()) {
-      if (entry.kind == TraceEntry::Kind::op) names.push_back(entry.op.name);
-    }
-    return names;
-  }
   std::int64_t activations() const {
     const auto& labels = device->memory().live_by_label();
     return labels.count("activation") == 0 ? 0 : labels.at("activation");
