@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "kernels/cpu/isa.h"
@@ -77,7 +78,7 @@ inline constexpr void (*kFamilies[])(KernelTable&) = {fill_attention,
 namespace zs::cuda {
 
 /// Names of kernels in the image, which are loaded together.
-using KernelNames = std::vector<const char*>;
+using KernelNames = std::vector<std::string>;
 
 void fill_attention(KernelTable& table, KernelNames& names);
 void fill_attention_cached(KernelTable& table, KernelNames& names);

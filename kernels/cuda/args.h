@@ -8,16 +8,10 @@
 #include "kernels/rotary_angle.h"
 #include "kernels/update_rules.h"
 
-/// What a kernel is given: one struct, by value; what an operation does not use keeps its value from here. Seen by the
-/// host code, which fills it in from checked Buffers, and by nvcc; so it includes nothing of the host's.
+/// What a kernel is given: one struct, by value; what an operation does not use keeps its value from here. Elements are
+/// f32 or bf16, as the kernel's name says. Seen by the host code, which fills it in from checked Buffers, and by nvcc;
+/// so it includes nothing of the host's.
 namespace zs::cuda {
-
-/// f32 or bf16 elements in the GPU's memory.
-struct Data {
-  void* address;
-  bool is_bf16;
-};
-constexpr Data kNone{nullptr, false};
 
 struct Rows {
   std::int64_t count, width;
@@ -30,7 +24,8 @@ inline constexpr int kWarp = 32;
 /// out[i] := f(a[i], b[i]) for i < elems. Whole packs of 16 bytes are read and written where `is_aligned`: all
 /// addresses are multiples of 16.
 struct MapArgs {
-  Data out, a, b;  // b.address null: none
+  void* out;
+  const void *a, *b = nullptr;
   std::int64_t elems;
   float factor = 1.0f;
   bool is_erf = false, is_aligned = false;
@@ -38,9 +33,10 @@ struct MapArgs {
 /// Elements of a row, whatever their dtype, that one thread takes at a time.
 inline constexpr int kRowElems = 8;
 
-/// out = table[ids[i]] + positions[i mod time]; positions.address null: none.
+/// out = table[ids[i]] + positions[i mod time]; positions null: none.
 struct EmbeddingArgs {
-  Data out, table, positions;
+  void* out;
+  const void *table, *positions;
   const std::int32_t* ids;
   Rows rows;
   std::int64_t table_rows, time;
@@ -60,7 +56,8 @@ struct SortIdsArgs {
 /// table[ids[i]] += dy[i] in order of i, or at i mod time where ids is null. Rows of the id `padding` are passed over.
 /// order: of the ids, see SortIdsArgs.
 struct ScatterArgs {
-  Data table, dy;
+  void* table;
+  const void* dy;
   const std::int32_t *ids = nullptr, *order = nullptr;
   Rows rows;
   std::int64_t table_rows, time = 0;
@@ -71,7 +68,7 @@ struct ScatterArgs {
 /// parts (count, [2,] width) f32: sums over every count-th group of rows, one for each of a block's warps. Of a bias:
 /// of dy. Of layer norm: of dy xhat, then of dy. Of RMS norm: of dy xhat. dy and x have one dtype.
 struct ColumnSumsArgs {
-  Data dy, x = kNone;                            // x.address null: of a bias
+  const void *dy, *x = nullptr;                  // x null: of a bias
   const float *mean = nullptr, *rstd = nullptr;  // mean null: of RMS norm
   float* parts = nullptr;
   Rows rows;
@@ -85,7 +82,7 @@ inline constexpr int kColumnsABlock = kWarp * kRowElems;
 struct PartsArgs {
   const float* parts;
   std::int64_t count, sums, width;
-  Data outs[2];
+  void* outs[2];
   float beta;
 };
 
@@ -93,20 +90,21 @@ struct PartsArgs {
 /// The last: where sums of two kinds are held too.
 inline constexpr int kNormPacks = 4, kWideNormPacks = 8, kWideSumsPacks = 7;
 
-/// RMS norm has neither mean nor beta. residual, sum: see NormInput; null: none. is_held: at most kNormPacks, aligned,
-/// and gamma and beta have x's dtype.
+/// RMS norm has neither mean nor beta. residual, sum: see NormInput; null: none.
 struct LayerNormArgs {
-  Data y, x, residual, sum, gamma, beta = kNone;
+  void *y, *sum;
+  const void *x, *residual, *gamma, *beta = nullptr;
   float *mean = nullptr, *rstd;
   Rows rows;
   float eps;
-  bool is_held = false, is_aligned = false;
+  bool is_aligned = false;
 };
 
 /// skip: see NormGradient; null: none. parts (blocks, [2,] width): of kernels that sum up columns too, as
 /// ColumnSumsArgs has them, for each block.
 struct LayerNormBackwardArgs {
-  Data dx, dy, skip, x, gamma;
+  void* dx;
+  const void *dy, *skip, *x, *gamma;
   const float *mean = nullptr, *rstd;
   float* parts = nullptr;
   Rows rows;
@@ -115,24 +113,26 @@ struct LayerNormBackwardArgs {
 
 /// y (rows), or dy, and x, or dx, of twice their width.
 struct SwigluArgs {
-  Data y = kNone, x, dy = kNone, dx = kNone;
+  void *y = nullptr, *dx = nullptr;
+  const void *x, *dy = nullptr;
   Rows rows;
   bool is_aligned;
 };
 
 /// Rows of qkv, one for each token: `turned` elements of heads to be turned, then `kept` ones.
 struct RotaryArgs {
-  Data out, in;
+  void* out;
+  const void* in;
   std::int64_t tokens, time, first, head_dim, turned, kept;
   double ratio;  // base^(-2 / head_dim)
   RotaryScaling scaling;
   bool is_inverse, is_aligned;
 };
 
-/// logits may be bf16 where they are replaced by dlogits; else f32.
+/// Where dlogits replace them, logits have any dtype; else they are f32.
 struct CrossEntropyArgs {
   float *losses = nullptr, *lse;
-  Data logits, dlogits = kNone;
+  void *logits, *dlogits = nullptr;
   const float* dloss = nullptr;
   const std::int32_t* targets;
   std::int64_t rows, stride, classes;
@@ -153,7 +153,7 @@ struct CopyRowsArgs {
 
 /// See KernelTable; delta (batch, heads, time): sum of dout * out of each row.
 struct AttentionArgs {
-  Data qkv, out, dout = kNone, dqkv = kNone;
+  void *qkv, *out, *dout = nullptr, *dqkv = nullptr;
   float *lse, *delta = nullptr;
   std::int64_t batch, time, heads, kv_heads, head_dim;
   std::int64_t window;  // keys that a query sees at most
@@ -162,7 +162,8 @@ struct AttentionArgs {
 };
 /// Queries of qkv, the first at position `first`, and rows of a cache; row: floats of scores for each query and head.
 struct CachedAttentionArgs {
-  Data out, qkv, cache;
+  void* out;
+  const void *qkv, *cache;
   float* scores;
   std::int64_t row, first, heads, kv_heads, head_dim, window;
   float scale;  // 1 / sqrt(head_dim)
@@ -207,7 +208,7 @@ struct StochasticCastArgs {
 /// `parts` to be added up (fold). `packed`: a multiple of 16, and so is stride. is_aligned: the elements of every
 /// slice.
 struct Int8Args {
-  Data data;
+  void* data;
   std::int8_t* packed;
   std::int64_t elems, slices, stride, scales_at;
   int parts;
@@ -218,12 +219,12 @@ inline constexpr int kInt8Block = 256, kInt8Elems = 16;
 
 enum class Reduction : std::uint8_t { sum, squares, max_magnitude, fixed_point, magnitude_bits, powers };
 
-/// What some of the blocks reduce, from `first_block` on.
+/// What some of the blocks reduce, from `first_block` on. Ranges of a launch may differ in dtype: a block asks once.
 struct ReduceRange {
-  Data in;
+  const void* in;
   std::int64_t elems;
   int first_block;
-  bool is_aligned;
+  bool is_bf16, is_aligned;
 };
 /// Ranges of one launch, whose arguments keep below 4 KiB.
 inline constexpr int kReduceRanges = 96;
@@ -293,7 +294,7 @@ struct NormOfPowersArgs {
 };
 
 struct ClipGradientArgs {
-  Data grad;
+  void* grad;
   const StepScalars* scalars;
   std::int64_t elems;
 };
@@ -344,24 +345,24 @@ struct StridedDims {
 struct ReduceDimsArgs {
   ReduceKind op;
   void* out;
-  bool is_out_bf16;
-  Data in;
+  const void* in;
   StridedDims kept, reduced;
   float factor;
+  bool is_out_bf16;  // asked once a result
 };
 
-/// See zs::LineDims. Elements of x and y: of elem_bytes where they are taken; x f32 where they are added.
+/// See zs::LineDims. x is f32 where lines are added.
 struct LinesArgs {
   void *x, *y;
   const std::int32_t* ids;
   std::int64_t outer, lines, count, inner;
-  int elem_bytes;
-  bool each_its_own, is_y_bf16;
+  bool each_its_own;
 };
 
 /// See zs::DropoutMask.
 struct DropoutArgs {
-  Data out, in;
+  void* out;
+  const void* in;
   std::int64_t elems, first;
   std::uint64_t key;
   std::uint32_t threshold;

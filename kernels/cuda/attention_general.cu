@@ -23,11 +23,11 @@ struct Weights {
   float at[kRows][kRows + 1];
 };
 
+template <class T>
 __device__ inline float element(const HeadRows& rows, std::int64_t row, std::int64_t column,
                                 const AttentionArgs& args) {
   if (row >= args.time || column >= args.head_dim) return 0.0f;
-  const std::int64_t at = rows.first + row * rows.stride + column;
-  return rows.data.is_bf16 ? to_float(elements<const Bf16>(rows.data)[at]) : elements<const float>(rows.data)[at];
+  return to_float(static_cast<const T*>(rows.data)[rows.first + row * rows.stride + column]);
 }
 
 __device__ inline void clear(Square& c) {
@@ -50,6 +50,7 @@ __device__ inline void add_depth(Square& c, const Operands& operands) {
 
 /// c := rows of `left` from `left_first` on times the transpose of rows of `right`, over the whole of head_dim. Begins
 /// with a barrier: what was read from `operands` before is done with.
+template <class T>
 __device__ inline void product_of_rows(Square& c, const HeadRows& left, std::int64_t left_first, const HeadRows& right,
                                        std::int64_t right_first, const AttentionArgs& args, Operands& operands) {
   clear(c);
@@ -58,8 +59,8 @@ __device__ inline void product_of_rows(Square& c, const HeadRows& left, std::int
 #pragma unroll 2
     for (int i = static_cast<int>(threadIdx.x); i < kRows * kDepth; i += kThreads) {
       const int row = i / kDepth, k = i % kDepth;
-      operands.a[k][row] = element(left, left_first + row, begin + k, args);
-      operands.b[k][row] = element(right, right_first + row, begin + k, args);
+      operands.a[k][row] = element<T>(left, left_first + row, begin + k, args);
+      operands.b[k][row] = element<T>(right, right_first + row, begin + k, args);
     }
     __syncthreads();
     add_depth(c, operands);
@@ -68,6 +69,7 @@ __device__ inline void product_of_rows(Square& c, const HeadRows& left, std::int
 
 /// c += weights times rows of `right` from `first` on, elements `slice` .. of each. Begins with a barrier: all weights
 /// are there.
+template <class T>
 __device__ inline void add_product(Square& c, const Weights& weights, const HeadRows& right, std::int64_t first,
                                    std::int64_t slice, const AttentionArgs& args, Operands& operands) {
   for (int begin = 0; begin < kRows; begin += kDepth) {
@@ -75,7 +77,7 @@ __device__ inline void add_product(Square& c, const Weights& weights, const Head
 #pragma unroll 2
     for (int i = static_cast<int>(threadIdx.x); i < kRows * kDepth; i += kThreads) {
       operands.a[i % kDepth][i / kDepth] = weights.at[i / kDepth][begin + i % kDepth];
-      operands.b[i / kRows][i % kRows] = element(right, first + begin + i / kRows, slice + i % kRows, args);
+      operands.b[i / kRows][i % kRows] = element<T>(right, first + begin + i / kRows, slice + i % kRows, args);
     }
     __syncthreads();
     add_depth(c, operands);
@@ -89,6 +91,7 @@ __device__ inline void store_weights(Weights& weights, const Square& c) {
     for (int i = 0; i < kEach; ++i) weights.at[first_row() + r][first_column() + i] = c[r][i];
 }
 
+template <class T>
 __device__ inline void store_rows(const HeadRows& rows, std::int64_t first, std::int64_t slice,
                                   const AttentionArgs& args, const Square& c, const float (&factor)[kEach]) {
 #pragma unroll
@@ -97,9 +100,7 @@ __device__ inline void store_rows(const HeadRows& rows, std::int64_t first, std:
     for (int i = 0; i < kEach; ++i) {
       const std::int64_t row = first + first_row() + r, column = slice + first_column() + i;
       if (row >= args.time || column >= args.head_dim) continue;
-      const float value[1] = {c[r][i] * factor[r]};
-      store_some(rows.data, rows.first + row * rows.stride + column, rows.first + row * rows.stride + column + 1, false,
-                 value);
+      static_cast<T*>(rows.data)[rows.first + row * rows.stride + column] = from_float<T>(c[r][i] * factor[r]);
     }
 }
 
@@ -160,9 +161,8 @@ __device__ inline void softmax_tile(Softmax& softmax, Square& s, Square& result,
   }
 }
 
-}  // namespace
-
-extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_forward(const AttentionArgs args) {
+template <class T>
+__device__ void attention_forward(const AttentionArgs& args) {
   __shared__ Operands operands;
   __shared__ Weights weights;
   const Place place = place_of_block(args);
@@ -178,10 +178,10 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_forward(cons
     softmax.sums[r] = 0.0f;
   }
   for (std::int64_t key = first_key(args, place.first) / kRows * kRows; key <= place.first; key += kRows) {
-    product_of_rows(s, queries, place.first, keys, key, args, operands);
+    product_of_rows<T>(s, queries, place.first, keys, key, args, operands);
     softmax_tile(softmax, s, result, place.first, key, args);
     store_weights(weights, s);
-    add_product(result, weights, values, key, place.slice, args, operands);
+    add_product<T>(result, weights, values, key, place.slice, args, operands);
   }
   float inverse[kEach];
 #pragma unroll
@@ -192,11 +192,12 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_forward(cons
     if (place.slice == 0 && first_column() == 0 && row < args.time)
       args.lse[place.pair * args.time + row] = softmax.largest[r] * args.scale + logf(sum);
   }
-  store_rows(rows_of_out(args, args.out, place.pair), place.first, place.slice, args, result, inverse);
+  store_rows<T>(rows_of_out(args, args.out, place.pair), place.first, place.slice, args, result, inverse);
 }
 
 /// delta := sum of dout * out of each row (batch, heads, time); 8 lanes a row.
-extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_delta(const AttentionArgs args) {
+template <class P>
+__device__ void attention_delta(const AttentionArgs& args) {
   const std::int64_t index = global_thread() / kDeltaLanes, rows = args.batch * args.heads * args.time;
   const std::int64_t row = index < rows ? index : rows - 1;  // all lanes meet
   const int lane = static_cast<int>(threadIdx.x) % kDeltaLanes;
@@ -205,8 +206,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_delta(const 
   float sum = 0.0f;
   for (std::int64_t at = begin + lane * kRowElems; at < end; at += kDeltaLanes * kRowElems) {
     float x[kRowElems], dx[kRowElems];
-    load_some(args.out, at, end, args.is_aligned, x);
-    load_some(args.dout, at, end, args.is_aligned, dx);
+    P::load(args.out, at, end, x);
+    P::load(args.dout, at, end, dx);
     for (int i = 0; i < kRowElems; ++i) sum = fmaf(x[i], dx[i], sum);
   }
   for (int lanes = kDeltaLanes / 2; lanes > 0; lanes /= 2) sum += shuffle_xor(sum, lanes);
@@ -223,7 +224,8 @@ __device__ inline float probability(float score, float scale, float lse) {
 __device__ inline float score_gradient(float p, float dp, float delta) { return p >= 1.0f ? 0.0f : p * (dp - delta); }
 
 /// Of queries: dq. See attention_backward.cu.
-extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_dqueries(const AttentionArgs args) {
+template <class T>
+__device__ void attention_dqueries(const AttentionArgs& args) {
   __shared__ Operands operands;
   __shared__ Weights weights;
   const Place place = place_of_block(args);
@@ -241,8 +243,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_dqueries(con
   Square s, ds, dq;
   clear(dq);
   for (std::int64_t key = first_key(args, place.first) / kRows * kRows; key <= place.first; key += kRows) {
-    product_of_rows(s, queries, place.first, keys, key, args, operands);
-    product_of_rows(ds, dout, place.first, values, key, args, operands);
+    product_of_rows<T>(s, queries, place.first, keys, key, args, operands);
+    product_of_rows<T>(ds, dout, place.first, values, key, args, operands);
 #pragma unroll
     for (int r = 0; r < kEach; ++r)
 #pragma unroll
@@ -253,14 +255,15 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_dqueries(con
         ds[r][i] = score_gradient(s[r][i], ds[r][i], delta[r]);
       }
     store_weights(weights, ds);
-    add_product(dq, weights, keys, key, place.slice, args, operands);
+    add_product<T>(dq, weights, keys, key, place.slice, args, operands);
   }
   const float factor[kEach] = {args.scale, args.scale, args.scale, args.scale};
-  store_rows(rows_of_qkv(args, args.dqkv, place.pair, Part::query), place.first, place.slice, args, dq, factor);
+  store_rows<T>(rows_of_qkv(args, args.dqkv, place.pair, Part::query), place.first, place.slice, args, dq, factor);
 }
 
 /// Of keys: dk and dv, over the query heads that share them, one after the other.
-extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_dkeys(const AttentionArgs args) {
+template <class T>
+__device__ void attention_dkeys(const AttentionArgs& args) {
   __shared__ Operands operands;
   __shared__ Weights weights;
   const Place place = place_of_block(args);  // its pair counts heads of keys
@@ -274,8 +277,8 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_dkeys(const 
   for (std::int64_t pair = first_pair; pair < first_pair + group; ++pair) {
     const HeadRows queries = rows_of_qkv(args, args.qkv, pair, Part::query), dout = rows_of_out(args, args.dout, pair);
     for (std::int64_t query = place.first; query < end; query += kRows) {
-      product_of_rows(s, keys, place.first, queries, query, args, operands);
-      product_of_rows(ds, values, place.first, dout, query, args, operands);
+      product_of_rows<T>(s, keys, place.first, queries, query, args, operands);
+      product_of_rows<T>(ds, values, place.first, dout, query, args, operands);
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const std::int64_t column = query + first_column() + i, row = pair * args.time + column;
@@ -288,14 +291,21 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_attention_dkeys(const 
         }
       }
       store_weights(weights, s);
-      add_product(dv, weights, dout, query, place.slice, args, operands);
+      add_product<T>(dv, weights, dout, query, place.slice, args, operands);
       store_weights(weights, ds);
-      add_product(dk, weights, queries, query, place.slice, args, operands);
+      add_product<T>(dk, weights, queries, query, place.slice, args, operands);
     }
   }
   const float one[kEach] = {1.0f, 1.0f, 1.0f, 1.0f}, scale[kEach] = {args.scale, args.scale, args.scale, args.scale};
-  store_rows(rows_of_qkv(args, args.dqkv, first_pair, Part::key), place.first, place.slice, args, dk, scale);
-  store_rows(rows_of_qkv(args, args.dqkv, first_pair, Part::value), place.first, place.slice, args, dv, one);
+  store_rows<T>(rows_of_qkv(args, args.dqkv, first_pair, Part::key), place.first, place.slice, args, dk, scale);
+  store_rows<T>(rows_of_qkv(args, args.dqkv, first_pair, Part::value), place.first, place.slice, args, dv, one);
 }
+
+}  // namespace
+
+ZS_KERNEL(zs_attention_forward, AttentionArgs, attention_forward<T>(args))
+ZS_KERNEL(zs_attention_delta, AttentionArgs, ZS_BY_PACKS(attention_delta<P>(args)))
+ZS_KERNEL(zs_attention_dqueries, AttentionArgs, attention_dqueries<T>(args))
+ZS_KERNEL(zs_attention_dkeys, AttentionArgs, attention_dkeys<T>(args))
 
 }  // namespace zs::cuda::general

@@ -7,17 +7,17 @@ namespace zs::cuda {
 
 /// Row t of a head: T at[t * stride], head_dim elements.
 struct HeadRows {
-  Data data;
+  void* data;
   std::int64_t first, stride;
 };
 
 /// pair = batch * heads + head
-__device__ inline HeadRows rows_of_out(const AttentionArgs& args, const Data& data, std::int64_t pair) {
+__device__ inline HeadRows rows_of_out(const AttentionArgs& args, void* data, std::int64_t pair) {
   const std::int64_t stride = args.heads * args.head_dim;
   return {data, pair / args.heads * args.time * stride + pair % args.heads * args.head_dim, stride};
 }
 enum class Part : std::uint8_t { query, key, value };
-__device__ inline HeadRows rows_of_qkv(const AttentionArgs& args, const Data& data, std::int64_t pair, Part part) {
+__device__ inline HeadRows rows_of_qkv(const AttentionArgs& args, void* data, std::int64_t pair, Part part) {
   const std::int64_t stride = (args.heads + 2 * args.kv_heads) * args.head_dim, head = pair % args.heads;
   const std::int64_t key_head = args.heads + head / (args.heads / args.kv_heads);
   const std::int64_t at = part == Part::query ? head : part == Part::key ? key_head : key_head + args.kv_heads;

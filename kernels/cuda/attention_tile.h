@@ -20,7 +20,7 @@ __device__ inline void copy_tile(Words* tile, const HeadRows& rows, std::int64_t
     const int row = i / kChunks<kHeadDim>, chunk = i % kChunks<kHeadDim>;
     const bool is_there = first + row < time;
     const Bf16* const from =
-        elements<const Bf16>(rows.data) + rows.first + (is_there ? first + row : 0) * rows.stride + chunk * 8;
+        static_cast<const Bf16*>(rows.data) + rows.first + (is_there ? first + row : 0) * rows.stride + chunk * 8;
     copy_async(tile + row * kChunks<kHeadDim> + (chunk ^ (row & 7)), reinterpret_cast<const Words*>(from), is_there);
   }
 }
@@ -153,7 +153,7 @@ __device__ inline void store_rows(const HeadRows& rows, std::int64_t first, std:
     const int i = round * kWarp + lane_of_warp();
     const int row = i / kChunks<kHeadDim>, chunk = i % kChunks<kHeadDim>, at = tile_row + row;
     if (first + row < time)
-      *reinterpret_cast<Words*>(elements<Bf16>(rows.data) + rows.first + (first + row) * rows.stride + chunk * 8) =
+      *reinterpret_cast<Words*>(static_cast<Bf16*>(rows.data) + rows.first + (first + row) * rows.stride + chunk * 8) =
           tile[at * kChunks<kHeadDim> + (chunk ^ (at & 7))];
   }
 }

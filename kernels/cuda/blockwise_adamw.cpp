@@ -9,7 +9,7 @@ void launch_blocks(ExecContext& ctx, const char* kernel, const BlockwiseAdamW& o
   static constexpr DynamicCodes kSigned = dynamic_codes(true), kUnsigned = dynamic_codes(false);
   checks::blockwise_adamw(of);
   BlockwiseAdamWArgs args{.master = floats_of(of.master),
-                          .copy = of.copy.empty() ? nullptr : static_cast<std::uint16_t*>(data_of(of.copy).address),
+                          .copy = static_cast<std::uint16_t*>(elements_or_none(of.copy)),
                           .grad = floats_of(of.grad),
                           .scalars = static_cast<const StepScalars*>(of.scalars.data),
                           .m = static_cast<std::uint8_t*>(of.m.data),

@@ -43,7 +43,6 @@ __device__ float finite_most(float a, float b) {
 }  // namespace
 
 extern "C" __global__ void zs_blockwise_adamw_scales(const BlockwiseAdamWArgs args) {
-  __shared__ float shared[kThreads];
   __shared__ CodeValues codes;
   load_codes(args, codes);
   const StepScalars s = *args.scalars;
@@ -53,7 +52,7 @@ extern "C" __global__ void zs_blockwise_adamw_scales(const BlockwiseAdamWArgs ar
     own = moments_of(args, codes, i);
     adamw_moments(args.options, s, args.grad[i], own.m, own.v);
   }
-  const float m = block_reduce(fabsf(own.m), shared, finite_most), v = block_reduce(own.v, shared, finite_most);
+  const float m = block_reduce(fabsf(own.m), finite_most), v = block_reduce(own.v, finite_most);
   if (threadIdx.x != 0) return;
   args.new_m_scales[blockIdx.x] = s.skip != 0.0f ? args.m_scales[blockIdx.x] : m;
   args.new_v_scales[blockIdx.x] = s.skip != 0.0f ? args.v_scales[blockIdx.x] : v;

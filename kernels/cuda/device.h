@@ -77,71 +77,75 @@ __device__ inline void store_pack(Bf16* at, const float (&in)[kElems]) {
   }
 }
 
-/// body(T{}) with T = float or Bf16, as `data` says.
-template <class Body>
-__device__ inline void with_type(const Data& data, const Body& body) {
-  if (data.is_bf16)
-    body(Bf16{});
+/// Elements of T, or of U, in whole aligned packs, or in any. A kernel asks once which they are, so that no load waits
+/// for what another branches on.
+template <class T, bool kAreWhole>
+struct Packs {
+  using Type = T;
+  /// Up to kElems elements from `at` on, those before `end`, as floats, and zeros behind them. Returns how many. (Loops
+  /// over the elements of a pack have a fixed number of rounds, so that packs stay in registers.)
+  template <class U = T, int kElems>
+  __device__ static int load(const void* data, std::int64_t at, std::int64_t end, float (&out)[kElems]) {
+    const U* const in = static_cast<const U*>(data) + at;
+    const int count = kAreWhole || end - at >= kElems ? kElems : static_cast<int>(end - at);
+    if constexpr (kAreWhole)
+      load_pack(in, out);
+    else
+      for (int i = 0; i < kElems; ++i) out[i] = i < count ? to_float(in[i]) : 0.0f;
+    return count;
+  }
+  template <class U = T, int kElems>
+  __device__ static void store(void* data, std::int64_t at, std::int64_t end, const float (&in)[kElems]) {
+    U* const out = static_cast<U*>(data) + at;
+    if constexpr (kAreWhole)
+      store_pack(out, in);
+    else
+      for (int i = 0; i < kElems; ++i)
+        if (i < end - at) out[i] = from_float<U>(in[i]);
+  }
+};
+/// body(Packs<T, are_whole>{})
+template <class T, class Body>
+__device__ inline void with_packs(bool are_whole, const Body& body) {
+  if (are_whole)
+    body(Packs<T, true>{});
   else
-    body(float{});
+    body(Packs<T, false>{});
 }
-
-template <class T>
-__device__ inline T* elements(const Data& data) {
-  return static_cast<T*>(data.address);
-}
-
-/// Up to kElems elements from `at` on, those before `end`, as floats, and zeros behind them. Returns how many. (Loops
-/// over the elements of a pack have a fixed number of rounds, so that packs stay in registers.)
-template <int kElems>
-__device__ inline int load_some(const Data& data, std::int64_t at, std::int64_t end, bool is_aligned,
+/// For a kernel that loads no other pack.
+template <class T, int kElems>
+__device__ inline int load_some(const void* data, std::int64_t at, std::int64_t end, bool is_aligned,
                                 float (&out)[kElems]) {
-  const int count = static_cast<int>(end - at < kElems ? end - at : kElems);
-  with_type(data, [&](auto tag) {
-    const auto* const in = elements<const decltype(tag)>(data) + at;
-    if (is_aligned && count == kElems) return load_pack(in, out);
-    for (int i = 0; i < kElems; ++i) out[i] = i < count ? to_float(in[i]) : 0.0f;
-  });
-  return count;
+  if (is_aligned && at + kElems <= end) return Packs<T, true>::load(data, at, end, out);
+  return Packs<T, false>::load(data, at, end, out);
 }
-template <int kElems>
-__device__ inline void store_some(const Data& data, std::int64_t at, std::int64_t end, bool is_aligned,
-                                  const float (&in)[kElems]) {
-  const int count = static_cast<int>(end - at < kElems ? end - at : kElems);
-  with_type(data, [&](auto tag) {
-    using T = decltype(tag);
-    T* const out = elements<T>(data) + at;
-    if (is_aligned && count == kElems) return store_pack(out, in);
-    for (int i = 0; i < kElems; ++i)
-      if (i < count) out[i] = from_float<T>(in[i]);
-  });
-}
-/// Packs that are whole, aligned and of one dtype, or any: how a kernel that asks once which they are reaches them all.
+
+/// A kernel of kThreads a block for each dtype T of its elements, or for each pair T and U, whose names typed() has
+/// (launch.h). It does what follows, with `args`; ZS_BY_PACKS: with P, the Packs of its rows.
+#define ZS_KERNEL_OF(name, type, other, Args, ...)   \
+  extern "C" __global__ void name(const Args args) { \
+    using T [[maybe_unused]] = type;                 \
+    using U [[maybe_unused]] = other;                \
+    __VA_ARGS__;                                     \
+  }
+#define ZS_KERNEL(name, Args, ...)                          \
+  ZS_KERNEL_OF(name##_f32, float, float, Args, __VA_ARGS__) \
+  ZS_KERNEL_OF(name##_bf16, Bf16, Bf16, Args, __VA_ARGS__)
+#define ZS_PAIR_KERNEL(name, Args, ...)                         \
+  ZS_KERNEL_OF(name##_f32_f32, float, float, Args, __VA_ARGS__) \
+  ZS_KERNEL_OF(name##_f32_bf16, float, Bf16, Args, __VA_ARGS__) \
+  ZS_KERNEL_OF(name##_bf16_f32, Bf16, float, Args, __VA_ARGS__) \
+  ZS_KERNEL_OF(name##_bf16_bf16, Bf16, Bf16, Args, __VA_ARGS__)
+#define ZS_BY_PACKS(...)                           \
+  with_packs<T>(args.is_aligned, [&](auto packs) { \
+    using P = decltype(packs);                     \
+    __VA_ARGS__;                                   \
+  })
+
+/// As it would come back from memory.
 template <class T>
-struct WholePacks {
-  template <int kElems>
-  __device__ static int load(const Data& data, std::int64_t at, std::int64_t, float (&out)[kElems]) {
-    load_pack(elements<const T>(data) + at, out);
-    return kElems;
-  }
-  template <int kElems>
-  __device__ static void store(const Data& data, std::int64_t at, std::int64_t, const float (&in)[kElems]) {
-    store_pack(elements<T>(data) + at, in);
-  }
-};
-struct AnyPacks {
-  template <int kElems>
-  __device__ static int load(const Data& data, std::int64_t at, std::int64_t end, float (&out)[kElems]) {
-    return load_some(data, at, end, false, out);
-  }
-  template <int kElems>
-  __device__ static void store(const Data& data, std::int64_t at, std::int64_t end, const float (&in)[kElems]) {
-    store_some(data, at, end, false, in);
-  }
-};
-/// As it would come back from memory of that dtype.
-__device__ inline float rounded(float value, const Data& data) {
-  return data.is_bf16 ? to_float(from_float<Bf16>(value)) : value;
+__device__ inline float rounded(float value) {
+  return to_float(from_float<T>(value));
 }
 
 /// visit(begin) for the packs of a row of `width` that this thread of the block takes.
@@ -160,10 +164,16 @@ __device__ inline std::int64_t checked_index(std::int64_t index, std::int64_t li
   return index;
 }
 
-/// `value` of all threads of the block, combined as a tree of fixed shape; every thread gets it. `shared`: kThreads of
-/// R, free to use again when this returns.
+/// One for each thread, in shared memory.
+template <class R>
+__device__ inline R* one_a_thread() {
+  __shared__ R all[kThreads];
+  return all;
+}
+/// `value` of all threads of the block, combined as a tree of fixed shape; every thread gets it.
 template <class R, class Combine>
-__device__ inline R block_reduce(R value, R* shared, const Combine& combine) {
+__device__ inline R block_reduce(R value, const Combine& combine) {
+  R* const shared = one_a_thread<R>();
   shared[threadIdx.x] = value;
   __syncthreads();
   for (int half = kThreads / 2; half > 0; half /= 2) {

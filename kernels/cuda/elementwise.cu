@@ -4,31 +4,16 @@ namespace zs::cuda {
 namespace {
 
 /// One pack of out := f(a, b) for each thread; the last one, and all where addresses are odd, element by element.
-template <class Out, class A, class B, class F>
+template <class Out, class A = Out, class B = A, class F>
 __device__ void map_pack(const MapArgs& args, const F& f) {
-  constexpr int kElems = sizeof(Out) == 2 || sizeof(A) == 2 || sizeof(B) == 2 ? 8 : 4;
-  Out* const out = elements<Out>(args.out);
-  const A* const a = elements<const A>(args.a);
-  const B* const b = elements<const B>(args.b);
+  constexpr int kElems = pack_elems(sizeof(Out) == 2 || sizeof(A) == 2 || sizeof(B) == 2);
   const std::int64_t begin = global_thread() * kElems;
-  if (args.is_aligned && begin + kElems <= args.elems) {
-    float x[kElems], y[kElems] = {};
-    load_pack(a + begin, x);
-    if (b != nullptr) load_pack(b + begin, y);
+  with_packs<Out>(args.is_aligned && begin + kElems <= args.elems, [&](auto packs) {
+    float x[kElems], y[kElems];
+    packs.template load<A>(args.a, begin, args.elems, x);
+    packs.template load<B>(args.b, begin, args.elems, y);
     for (int i = 0; i < kElems; ++i) x[i] = f(x[i], y[i]);
-    store_pack(out + begin, x);
-    return;
-  }
-  for (std::int64_t i = begin; i < begin + kElems && i < args.elems; ++i)
-    out[i] = from_float<Out>(f(to_float(a[i]), b != nullptr ? to_float(b[i]) : 0.0f));
-}
-
-/// out and a have one type, and b has, or is not there.
-template <class F>
-__device__ void map_same(const MapArgs& args, const F& f) {
-  with_type(args.out, [&](auto tag) {
-    using T = decltype(tag);
-    map_pack<T, T, T>(args, f);
+    packs.store(args.out, begin, args.elems, x);
   });
 }
 
@@ -68,13 +53,45 @@ __device__ inline float silu_slope(float value) {
   return gate * fmaf(x, 1.0f - gate, 1.0f);
 }
 
-/// visit(at, end, at_x) for the pack that this thread takes: it begins at `at` in y, whose row ends at `end`, and in x
-/// at `at_x` and `width` behind it.
-template <class Visit>
-__device__ inline void with_halves(const SwigluArgs& args, const Visit& visit) {
-  const std::int64_t width = args.rows.width, packs = (width + kRowElems - 1) / kRowElems;
+/// The pack that this thread takes: from `at` on in y, whose row ends at `end`, and in x from `at_x` on, whose row ends
+/// at `end_x`, and `width` behind it. None: at is end.
+struct Halves {
+  std::int64_t at, end, at_x, end_x;
+};
+__device__ inline Halves halves_of_thread(const Rows& rows) {
+  const std::int64_t width = rows.width, packs = (width + kRowElems - 1) / kRowElems;
   const std::int64_t row = global_thread() / packs, begin = global_thread() % packs * kRowElems;
-  if (row < args.rows.count) visit(row * width + begin, (row + 1) * width, 2 * row * width + begin);
+  if (row >= rows.count) return {};
+  return {row * width + begin, (row + 1) * width, 2 * row * width + begin, (2 * row + 1) * width};
+}
+
+template <class P>
+__device__ void swiglu_forward(const SwigluArgs& args) {
+  const Halves place = halves_of_thread(args.rows);
+  if (place.at == place.end) return;
+  const std::int64_t width = args.rows.width;
+  float a[kRowElems], b[kRowElems];
+  P::load(args.x, place.at_x, place.end_x, a);
+  P::load(args.x, place.at_x + width, place.end_x + width, b);
+  for (int i = 0; i < kRowElems; ++i) a[i] = silu(a[i]) * b[i];
+  P::store(args.y, place.at, place.end, a);
+}
+
+template <class P>
+__device__ void swiglu_backward(const SwigluArgs& args) {
+  const Halves place = halves_of_thread(args.rows);
+  if (place.at == place.end) return;
+  const std::int64_t width = args.rows.width;
+  float a[kRowElems], b[kRowElems], dy[kRowElems];
+  P::load(args.x, place.at_x, place.end_x, a);
+  P::load(args.x, place.at_x + width, place.end_x + width, b);
+  P::load(args.dy, place.at, place.end, dy);
+  for (int i = 0; i < kRowElems; ++i) {
+    b[i] = dy[i] * b[i] * silu_slope(a[i]);
+    a[i] = dy[i] * silu(a[i]);
+  }
+  P::store(args.dx, place.at_x, place.end_x, b);
+  P::store(args.dx, place.at_x + width, place.end_x + width, a);
 }
 
 template <class Unit>
@@ -88,66 +105,16 @@ __device__ void copy_unit(const CopyRowsArgs& args) {
 
 }  // namespace
 
-extern "C" __global__ void zs_cast(const MapArgs args) {
-  with_type(args.out, [&](auto out_tag) {
-    with_type(args.a, [&](auto in_tag) {
-      map_pack<decltype(out_tag), decltype(in_tag), float>(args, [](float x, float) { return x; });
-    });
-  });
-}
-
-extern "C" __global__ void zs_add(const MapArgs args) {
-  map_same(args, [](float x, float y) { return x + y; });
-}
-
-extern "C" __global__ void zs_scale(const MapArgs args) {
-  map_same(args, [&](float x, float) { return x * args.factor; });
-}
-
-extern "C" __global__ void zs_accumulate(const MapArgs args) {
-  with_type(args.out, [&](auto out_tag) {
-    with_type(args.b, [&](auto in_tag) {
-      using T = decltype(out_tag);
-      map_pack<T, T, decltype(in_tag)>(args, [](float x, float y) { return x + y; });
-    });
-  });
-}
-
-extern "C" __global__ void zs_gelu_forward(const MapArgs args) {
-  map_same(args, [&](float x, float) { return gelu(x, args.is_erf); });
-}
-
+ZS_PAIR_KERNEL(zs_cast, MapArgs, map_pack<T, U>(args, [](float x, float) { return x; }))
+ZS_PAIR_KERNEL(zs_accumulate, MapArgs, map_pack<T, T, U>(args, [](float x, float y) { return x + y; }))
+ZS_KERNEL(zs_add, MapArgs, map_pack<T>(args, [](float x, float y) { return x + y; }))
+ZS_KERNEL(zs_scale, MapArgs, map_pack<T>(args, [&](float x, float) { return x * args.factor; }))
+ZS_KERNEL(zs_gelu_forward, MapArgs, map_pack<T>(args, [&](float x, float) { return gelu(x, args.is_erf); }))
 /// a: dy, b: x
-extern "C" __global__ void zs_gelu_backward(const MapArgs args) {
-  map_same(args, [&](float dy, float x) { return dy * gelu_slope(x, args.is_erf); });
-}
-
-extern "C" __global__ void zs_swiglu_forward(const SwigluArgs args) {
-  with_halves(args, [&](std::int64_t at, std::int64_t end, std::int64_t at_x) {
-    const std::int64_t width = args.rows.width, elems = end - at;
-    float a[kRowElems], b[kRowElems];
-    load_some(args.x, at_x, at_x + elems, args.is_aligned, a);
-    load_some(args.x, at_x + width, at_x + width + elems, args.is_aligned, b);
-    for (int i = 0; i < kRowElems; ++i) a[i] = silu(a[i]) * b[i];
-    store_some(args.y, at, end, args.is_aligned, a);
-  });
-}
-
-extern "C" __global__ void zs_swiglu_backward(const SwigluArgs args) {
-  with_halves(args, [&](std::int64_t at, std::int64_t end, std::int64_t at_x) {
-    const std::int64_t width = args.rows.width, elems = end - at;
-    float a[kRowElems], b[kRowElems], dy[kRowElems];
-    load_some(args.x, at_x, at_x + elems, args.is_aligned, a);
-    load_some(args.x, at_x + width, at_x + width + elems, args.is_aligned, b);
-    load_some(args.dy, at, end, args.is_aligned, dy);
-    for (int i = 0; i < kRowElems; ++i) {
-      b[i] = dy[i] * b[i] * silu_slope(a[i]);
-      a[i] = dy[i] * silu(a[i]);
-    }
-    store_some(args.dx, at_x, at_x + elems, args.is_aligned, b);
-    store_some(args.dx, at_x + width, at_x + width + elems, args.is_aligned, a);
-  });
-}
+ZS_KERNEL(zs_gelu_backward, MapArgs,
+          map_pack<T>(args, [&](float dy, float x) { return dy * gelu_slope(x, args.is_erf); }))
+ZS_KERNEL(zs_swiglu_forward, SwigluArgs, ZS_BY_PACKS(swiglu_forward<P>(args)))
+ZS_KERNEL(zs_swiglu_backward, SwigluArgs, ZS_BY_PACKS(swiglu_backward<P>(args)))
 
 extern "C" __global__ void zs_copy_rows(const CopyRowsArgs args) {
   switch (args.unit_bytes) {

@@ -56,11 +56,11 @@ struct E4m3 {
   __device__ static float value_of(std::uint32_t byte) { return float_of(bits_of_e4m3(byte & 0xffu)); }
 };
 
-template <class Code>
+template <class Code, class T>
 __device__ inline void pack_blocks(const Int8Args& args) {
   const Piece piece = piece_of(args);
   float x[kInt8Elems];
-  const int count = load_some(args.data, piece.begin, piece.end, args.is_aligned, x);
+  const int count = load_some<T>(args.data, piece.begin, piece.end, args.is_aligned, x);
   const float most = most_of(x);
   if (count <= 0) return;
   const bool is_finite = bits_of(most) < kInfinityBits, is_zero = most < kLeastMagnitude;
@@ -86,12 +86,12 @@ __device__ inline void pack_blocks(const Int8Args& args) {
 }
 
 /// Slice s of the elements := [itself +] parts s * parts .. of the packed, in their order.
-template <class Code>
+template <class Code, class T>
 __device__ inline void reduce_blocks(const Int8Args& args) {
   const Piece piece = piece_of(args);
   if (piece.begin >= piece.end) return;
   float sums[kInt8Elems];
-  if (args.accumulates) load_some(args.data, piece.begin, piece.end, args.is_aligned, sums);
+  if (args.accumulates) load_some<T>(args.data, piece.begin, piece.end, args.is_aligned, sums);
   const bool is_whole = piece.begin + kInt8Elems <= piece.end;
   const std::int8_t* packed = args.packed + piece.slice * args.parts * args.stride;
   for (int p = 0; p < args.parts; ++p, packed += args.stride) {
@@ -111,14 +111,14 @@ __device__ inline void reduce_blocks(const Int8Args& args) {
   }
   for (int i = 0; i < kInt8Elems; ++i)
     if (!(sums[i] == sums[i])) sums[i] = float_of(kNanBits);  // processors differ in theirs
-  store_some(args.data, piece.begin, piece.end, args.is_aligned, sums);
+  with_packs<T>(args.is_aligned && is_whole, [&](auto packs) { packs.store(args.data, piece.begin, piece.end, sums); });
 }
 
 }  // namespace
 
-extern "C" __global__ void zs_pack_int8(const Int8Args args) { pack_blocks<Whole>(args); }
-extern "C" __global__ void zs_reduce_int8(const Int8Args args) { reduce_blocks<Whole>(args); }
-extern "C" __global__ void zs_pack_fp8(const Int8Args args) { pack_blocks<E4m3>(args); }
-extern "C" __global__ void zs_unpack_fp8(const Int8Args args) { reduce_blocks<E4m3>(args); }
+ZS_KERNEL(zs_pack_int8, Int8Args, pack_blocks<Whole, T>(args))
+ZS_KERNEL(zs_reduce_int8, Int8Args, reduce_blocks<Whole, T>(args))
+ZS_KERNEL(zs_pack_fp8, Int8Args, pack_blocks<E4m3, T>(args))
+ZS_KERNEL(zs_unpack_fp8, Int8Args, reduce_blocks<E4m3, T>(args))
 
 }  // namespace zs::cuda

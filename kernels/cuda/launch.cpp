@@ -12,9 +12,21 @@ CudaDriver::Address address_of(const Buffer& buffer) { return reinterpret_cast<C
 
 }  // namespace
 
+std::string typed(const std::string& kernel, DType dtype) { return kernel + "_" + std::string(name_of(dtype)); }
+
+void add_typed(KernelNames& names, std::initializer_list<std::string> kernels) {
+  for (const std::string& kernel : kernels)
+    for (const DType dtype : {DType::f32, DType::bf16}) names.push_back(typed(kernel, dtype));
+}
+
+void add_pairs(KernelNames& names, std::initializer_list<std::string> kernels) {
+  for (const std::string& kernel : kernels)
+    for (const DType dtype : {DType::f32, DType::bf16}) add_typed(names, {typed(kernel, dtype)});
+}
+
 CUstream_st* stream_of(const ExecContext& ctx) { return static_cast<CUstream_st*>(ctx.native_stream()); }
 
-void launch(ExecContext& ctx, const char* kernel, std::int64_t blocks, int threads, const void* args,
+void launch(ExecContext& ctx, const std::string& kernel, std::int64_t blocks, int threads, const void* args,
             int shared_bytes) {
   constexpr std::int64_t kMostBlocks = INT32_MAX;
   ZS_CHECK(blocks >= 0 && blocks <= kMostBlocks, "{} blocks of {}, a grid has at most {}", blocks, kernel, kMostBlocks);
@@ -36,15 +48,15 @@ void set_bytes(ExecContext& ctx, const Buffer& out, unsigned char value) {
             "cuMemsetD8Async");
 }
 
-Data data_of(const Buffer& buffer) {
+void* elements_of(const Buffer& buffer) {
   ZS_CHECK(buffer.device == DeviceKind::cuda, "a CUDA kernel got a buffer of device {}", name_of(buffer.device));
   ZS_CHECK(buffer.dtype == DType::f32 || buffer.dtype == DType::bf16, "expected f32 or bf16, got {}",
            name_of(buffer.dtype));
-  return {buffer.data, buffer.dtype == DType::bf16};
+  return buffer.data;
 }
 
 float* floats_of(const Buffer& buffer) {
-  data_of(buffer);
+  elements_of(buffer);
   return buffer.as<float>();
 }
 

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <initializer_list>
 #include <span>
+#include <string>
 
 #include "kernels/cuda/args.h"
+#include "kernels/families.h"
 #include "runtime/device/stream.h"
 
 struct CUstream_st;
@@ -11,14 +14,20 @@ struct CUstream_st;
 namespace zs::cuda {
 
 /// Every kernel of the image, as the families have named them.
-std::span<const char* const> kernel_names();
+std::span<const std::string> kernel_names();
+/// Of the kernel that ZS_KERNEL (device.h) has for elements of this dtype, or ZS_PAIR_KERNEL for T and U.
+std::string typed(const std::string& kernel, DType dtype);
+inline std::string typed(const std::string& kernel, DType t, DType u) { return typed(typed(kernel, t), u); }
+/// All of them.
+void add_typed(KernelNames& names, std::initializer_list<std::string> kernels);
+void add_pairs(KernelNames& names, std::initializer_list<std::string> kernels);
 
 /// Of a kernel's only argument. `blocks` of `threads`, each with so much dynamic shared memory; no blocks is no launch.
-void launch(ExecContext& ctx, const char* kernel, std::int64_t blocks, int threads, const void* args,
+void launch(ExecContext& ctx, const std::string& kernel, std::int64_t blocks, int threads, const void* args,
             int shared_bytes = 0);
 
 template <class Args>
-void launch_elems(ExecContext& ctx, const char* kernel, std::int64_t elems, std::int64_t elems_a_thread,
+void launch_elems(ExecContext& ctx, const std::string& kernel, std::int64_t elems, std::int64_t elems_a_thread,
                   const Args& args) {
   const std::int64_t a_block = elems_a_thread * kThreads;
   launch(ctx, kernel, (elems + a_block - 1) / a_block, kThreads, &args);
@@ -28,9 +37,9 @@ void launch_elems(ExecContext& ctx, const char* kernel, std::int64_t elems, std:
 CUstream_st* stream_of(const ExecContext& ctx);
 void set_bytes(ExecContext& ctx, const Buffer& out, unsigned char value);
 
-/// The buffer as f32 or bf16 elements of the GPU; another dtype or device is a bug.
-Data data_of(const Buffer& buffer);
-inline Data data_or_none(const Buffer& buffer) { return buffer.empty() ? kNone : data_of(buffer); }
+/// The buffer's f32 or bf16 elements on the GPU; another dtype or device is a bug.
+void* elements_of(const Buffer& buffer);
+inline void* elements_or_none(const Buffer& buffer) { return buffer.empty() ? nullptr : elements_of(buffer); }
 float* floats_of(const Buffer& buffer);
 
 /// Whether every address is a multiple of 16; null is.

@@ -15,23 +15,21 @@ LinesArgs lines_args(const Buffer& x, const Buffer& y, const Buffer& ids, const 
           .lines = dims.lines,
           .count = dims.count,
           .inner = dims.inner,
-          .elem_bytes = static_cast<int>(size_of(x.dtype)),
-          .each_its_own = dims.each_its_own,
-          .is_y_bf16 = y.dtype == DType::bf16};
+          .each_its_own = dims.each_its_own};
 }
 
 void take_lines(ExecContext& ctx, Buffer y, Buffer x, Buffer ids, const LineDims& dims) {
   checks::same_dtype(y, x);
   const LinesArgs args = lines_args(x, y, ids, dims);
-  launch_elems(ctx, "zs_take_lines", y.elems, 1, args);
+  launch_elems(ctx, typed("zs_take_lines", size_of(y.dtype) == 4 ? DType::f32 : DType::bf16), y.elems, 1, args);
 }
 
 void add_lines(ExecContext& ctx, Buffer x, Buffer y, Buffer ids, const LineDims& dims) {
   const LinesArgs args = lines_args(x, y, ids, dims);
   floats_of(x);
-  data_of(y);
+  elements_of(y);
   cuda_kernels().zero(ctx, x);
-  launch_elems(ctx, "zs_add_lines", dims.outer * dims.inner, 1, args);
+  launch_elems(ctx, typed("zs_add_lines", y.dtype), dims.outer * dims.inner, 1, args);
 }
 
 }  // namespace
@@ -39,7 +37,7 @@ void add_lines(ExecContext& ctx, Buffer x, Buffer y, Buffer ids, const LineDims&
 void fill_lines(KernelTable& table, KernelNames& names) {
   table.take_lines = take_lines;
   table.add_lines = add_lines;
-  names.insert(names.end(), {"zs_take_lines", "zs_add_lines"});
+  add_typed(names, {"zs_take_lines", "zs_add_lines"});
 }
 
 }  // namespace zs::cuda

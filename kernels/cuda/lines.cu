@@ -10,29 +10,29 @@ __device__ std::int64_t place_in_x(const LinesArgs& args, std::int64_t at) {
   return (outer * args.lines + line) * args.inner + e;
 }
 
-}  // namespace
-
-extern "C" __global__ void zs_take_lines(const LinesArgs args) {
+template <class T>
+__device__ void take_lines(const LinesArgs& args) {
   const std::int64_t at = global_thread();
   if (at >= args.outer * args.count * args.inner) return;
-  const std::int64_t from = place_in_x(args, at);
-  if (args.elem_bytes == 4)
-    static_cast<std::uint32_t*>(args.y)[at] = static_cast<const std::uint32_t*>(args.x)[from];
-  else
-    static_cast<std::uint16_t*>(args.y)[at] = static_cast<const std::uint16_t*>(args.x)[from];
+  static_cast<T*>(args.y)[at] = static_cast<const T*>(args.x)[place_in_x(args, at)];
 }
 
 /// A column of the middle dim for each thread, which adds in order.
-extern "C" __global__ void zs_add_lines(const LinesArgs args) {
+template <class T>
+__device__ void add_lines(const LinesArgs& args) {
   const std::int64_t column = global_thread();
   if (column >= args.outer * args.inner) return;
   const std::int64_t outer = column / args.inner, e = column % args.inner;
   for (std::int64_t i = 0; i < args.count; ++i) {
     const std::int64_t at = (outer * args.count + i) * args.inner + e;
-    const float value =
-        args.is_y_bf16 ? to_float(static_cast<const Bf16*>(args.y)[at]) : static_cast<const float*>(args.y)[at];
-    static_cast<float*>(args.x)[place_in_x(args, at)] += value;
+    static_cast<float*>(args.x)[place_in_x(args, at)] += to_float(static_cast<const T*>(args.y)[at]);
   }
 }
+
+}  // namespace
+
+/// Of i32, too, as if it were f32: bits are moved.
+ZS_KERNEL(zs_take_lines, LinesArgs, take_lines<T>(args))
+ZS_KERNEL(zs_add_lines, LinesArgs, add_lines<T>(args))
 
 }  // namespace zs::cuda

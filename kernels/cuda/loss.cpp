@@ -11,7 +11,7 @@ CrossEntropyArgs cross_entropy_args(const Buffer& lse, const Buffer& logits, con
   const std::int64_t stride = lse.empty() ? checks::logits_of_targets(logits, targets, classes)
                                           : checks::cross_entropy(lse, logits, targets, classes);
   return {.lse = lse.empty() ? nullptr : floats_of(lse),
-          .logits = data_of(logits),
+          .logits = elements_of(logits),
           .targets = targets.as<std::int32_t>(),
           .rows = targets.elems,
           .stride = stride,
@@ -33,11 +33,11 @@ void cross_entropy_backward(ExecContext& ctx, Buffer dlogits, Buffer logits, Buf
   if (targets.empty()) return;
   CrossEntropyArgs args = cross_entropy_args(lse, logits, targets, classes);
   checks::cross_entropy_gradient(dlogits, logits, dloss);
-  args.dlogits = data_of(dlogits);
+  args.dlogits = elements_of(dlogits);
   args.dloss = floats_of(dloss);
   args.factor = factor;
   args.is_aligned = are_whole_packs(args.stride, logits.data, dlogits.data);
-  launch_elems(ctx, "zs_cross_entropy_backward", args.rows * packs_of(args.stride), 1, args);
+  launch_elems(ctx, typed("zs_cross_entropy_backward", dlogits.dtype), args.rows * packs_of(args.stride), 1, args);
 }
 
 void cross_entropy_in_place(ExecContext& ctx, Buffer losses, Buffer logits, Buffer targets, Buffer dloss,
@@ -49,8 +49,7 @@ void cross_entropy_in_place(ExecContext& ctx, Buffer losses, Buffer logits, Buff
   args.losses = floats_of(losses);
   args.dloss = floats_of(dloss);
   args.factor = factor;
-  launch(ctx, args.logits.is_bf16 ? "zs_cross_entropy_in_place_bf16" : "zs_cross_entropy_in_place_f32", args.rows,
-         kThreads, &args);
+  launch(ctx, typed("zs_cross_entropy_in_place", logits.dtype), args.rows, kThreads, &args);
 }
 
 }  // namespace
@@ -59,8 +58,8 @@ void fill_loss(KernelTable& table, KernelNames& names) {
   table.cross_entropy_forward = cross_entropy_forward;
   table.cross_entropy_backward = cross_entropy_backward;
   table.cross_entropy_in_place = cross_entropy_in_place;
-  names.insert(names.end(), {"zs_cross_entropy_forward", "zs_cross_entropy_backward", "zs_cross_entropy_in_place_f32",
-                             "zs_cross_entropy_in_place_bf16"});
+  names.push_back("zs_cross_entropy_forward");
+  add_typed(names, {"zs_cross_entropy_backward", "zs_cross_entropy_in_place"});
 }
 
 }  // namespace zs::cuda

@@ -39,14 +39,14 @@ void map(ExecContext& ctx, const Map& map) {
 }
 
 void dropout(ExecContext& ctx, Buffer out, Buffer in, const DropoutMask& mask) {
-  const DropoutArgs args{.out = data_of(out),
-                         .in = data_of(in),
+  const DropoutArgs args{.out = elements_of(out),
+                         .in = elements_of(in),
                          .elems = checks::dropout(out, in, mask),
                          .first = mask.first,
                          .key = mask.key,
                          .threshold = dropout_threshold(mask.probability),
                          .factor = 1.0f / (1.0f - mask.probability)};
-  launch_elems(ctx, "zs_dropout", args.elems, 1, args);
+  launch_elems(ctx, typed("zs_dropout", out.dtype), args.elems, 1, args);
 }
 
 }  // namespace
@@ -54,7 +54,8 @@ void dropout(ExecContext& ctx, Buffer out, Buffer in, const DropoutMask& mask) {
 void fill_map(KernelTable& table, KernelNames& names) {
   table.map = map;
   table.dropout = dropout;
-  names.insert(names.end(), {"zs_map", "zs_dropout"});
+  names.push_back("zs_map");
+  add_typed(names, {"zs_dropout"});
 }
 
 }  // namespace zs::cuda

@@ -18,10 +18,19 @@ __device__ void store_strided(const StridedOperand& operand, std::int64_t offset
     static_cast<std::int32_t*>(operand.address)[offset] = static_cast<std::int32_t>(value);
 }
 
+template <class T>
+__device__ void dropout(const DropoutArgs& args) {
+  const std::int64_t i = global_thread();
+  if (i >= args.elems) return;
+  const bool keeps = is_kept(args.key, static_cast<std::uint64_t>(args.first + i), args.threshold);
+  static_cast<T*>(args.out)[i] =
+      from_float<T>(keeps ? to_float(static_cast<const T*>(args.in)[i]) * args.factor : 0.0f);
+}
+
 }  // namespace
 
-/// An element for each thread. (Loops over dims have a fixed number of rounds, so that the arguments stay where they
-/// are.)
+/// An element for each thread. (Of four operands, each of three dtypes, there would be too many kernels. Loops over
+/// dims have a fixed number of rounds, so that the arguments stay where they are.)
 extern "C" __global__ void zs_map(const StridedMapArgs args) {
   const std::int64_t element = global_thread();
   if (element >= args.elems) return;
@@ -41,14 +50,6 @@ extern "C" __global__ void zs_map(const StridedMapArgs args) {
   store_strided(args.out, out, value);
 }
 
-extern "C" __global__ void zs_dropout(const DropoutArgs args) {
-  const std::int64_t i = global_thread();
-  if (i >= args.elems) return;
-  const bool keeps = is_kept(args.key, static_cast<std::uint64_t>(args.first + i), args.threshold);
-  with_type(args.out, [&](auto tag) {
-    using T = decltype(tag);
-    elements<T>(args.out)[i] = from_float<T>(keeps ? to_float(elements<const T>(args.in)[i]) * args.factor : 0.0f);
-  });
-}
+ZS_KERNEL(zs_dropout, DropoutArgs, dropout<T>(args))
 
 }  // namespace zs::cuda

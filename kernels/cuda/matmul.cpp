@@ -256,7 +256,7 @@ bool try_multiply(ExecContext& ctx, const MatmulBuffers& p, const Aux& aux, cons
 }
 
 void check_memory(const MatmulBuffers& p) {
-  for (const Buffer* buffer : {&p.a, &p.b, &p.c}) data_of(*buffer);
+  for (const Buffer* buffer : {&p.a, &p.b, &p.c}) elements_of(*buffer);
 }
 
 /// Whether the library is asked at all. In f32 it is not: nobody says how exact its tanh is.
@@ -291,7 +291,7 @@ void matmul_gelu(ExecContext& ctx, Buffer y, const MatmulBuffers& product, const
   if (y.empty()) return;
   checks::matmul_gelu(product, y, dims);
   check_memory(product);
-  data_of(y);
+  elements_of(y);
   const MatmulBuffers fused{y, product.a, product.b, product.bias};
   if (may_fuse(ctx, product.c, dims) && try_multiply(ctx, fused, {Activation::gelu, product.c}, dims)) return;
   matmul(ctx, product.c, product.a, product.b, product.bias, dims);
@@ -303,7 +303,7 @@ void matmul_gelu_backward(ExecContext& ctx, Buffer x, const MatmulBuffers& produ
   checks::matmul_gelu(product, x, dims);
   ZS_CHECK(product.bias.empty(), "a bias of {} elements beside GELU's gradient", product.bias.elems);
   check_memory(product);
-  data_of(x);
+  elements_of(x);
   if (may_fuse(ctx, x, dims) && try_multiply(ctx, product, {Activation::gelu_gradient, x}, dims)) return;
   matmul(ctx, product.c, product.a, product.b, {}, dims);
   cuda_kernels().gelu_backward(ctx, product.c, product.c, x, GeluKind::tanh);

@@ -48,7 +48,7 @@ void fill_memory(KernelTable& table, KernelNames& names) {
   table.upload = upload;
   table.download = download;
   table.copy_rows = copy_rows;
-  names.insert(names.end(), {"zs_copy_rows"});
+  names.push_back("zs_copy_rows");
 }
 
 }  // namespace zs::cuda

@@ -22,27 +22,27 @@ __device__ float row_sum(const Row& row, std::int64_t width, const F& f) {
 template <class Row>
 __device__ void add_residual(const LayerNormArgs& args, std::int64_t first, Row& x) {
   const std::int64_t width = args.rows.width;
-  const Row residual(args.residual, first, width, args.is_aligned);
+  const Row residual(args.residual, first, width);
   Row::for_each(width, [&](std::int64_t begin, int p) {
     float a[kRowElems], b[kRowElems];
     x.get(begin, p, a);
     residual.get(begin, p, b);
-    for (int i = 0; i < kRowElems; ++i) a[i] = rounded(a[i] + b[i], args.sum);
-    Row::store(args.sum, first + begin, first + width, args.is_aligned, a);
+    for (int i = 0; i < kRowElems; ++i) a[i] = rounded<typename Row::P::Type>(a[i] + b[i]);
+    Row::P::store(args.sum, first + begin, first + width, a);
     x.put(begin, p, a);
   });
   x.move_to(args.sum);
 }
 
-/// One warp a row.
-template <Norm kNorm, class Row>
+/// One warp a row; gamma and beta of Param.
+template <Norm kNorm, class Row, class Param = typename Row::P::Type>
 __device__ void norm_forward(const LayerNormArgs& args) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp_of_block(), width = args.rows.width,
                      first = row * width;
   if (row >= args.rows.count) return;
   const float elems = static_cast<float>(width);
-  Row x(args.x, first, width, args.is_aligned);
-  if (args.residual.address != nullptr) add_residual(args, first, x);
+  Row x(args.x, first, width);
+  if (args.residual != nullptr) add_residual(args, first, x);
   float mean = 0;
   if constexpr (kNorm == Norm::layer) mean = row_sum(x, width, [](float value) { return value; }) / elems;
   const float squares = row_sum(x, width, [=](float value) { return (value - mean) * (value - mean); });
@@ -50,34 +50,26 @@ __device__ void norm_forward(const LayerNormArgs& args) {
   Row::for_each(width, [&](std::int64_t begin, int p) {
     float y[kRowElems], gamma[kRowElems], beta[kRowElems] = {};
     x.get(begin, p, y);
-    Row::load(args.gamma, begin, width, args.is_aligned, gamma);
-    if constexpr (kNorm == Norm::layer) Row::load(args.beta, begin, width, args.is_aligned, beta);
+    Row::P::template load<Param>(args.gamma, begin, width, gamma);
+    if constexpr (kNorm == Norm::layer) Row::P::template load<Param>(args.beta, begin, width, beta);
     for (int i = 0; i < kRowElems; ++i) y[i] = (y[i] - mean) * rstd * gamma[i] + beta[i];
-    Row::store(args.y, first + begin, first + width, args.is_aligned, y);
+    Row::P::store(args.y, first + begin, first + width, y);
   });
   if (lane_of_warp() != 0) return;
   if constexpr (kNorm == Norm::layer) args.mean[row] = mean;
   args.rstd[row] = rstd;
 }
 
-/// Rows that fit are held.
-template <Norm kNorm>
-__device__ inline void norm_forward_of_any(const LayerNormArgs& args) {
-  if (!args.is_held) return norm_forward<kNorm, ReadRow>(args);
-  if (args.x.is_bf16) return norm_forward<kNorm, HeldRow<Bf16, kNormPacks>>(args);
-  norm_forward<kNorm, HeldRow<float, kNormPacks>>(args);
-}
-
 /// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)) + skip. RMS norm: the same
 /// without means of x and of g.
-template <Norm kNorm, class Row>
+template <Norm kNorm, class Row, class Param = typename Row::P::Type>
 class NormGradient {
  public:
   __device__ NormGradient(const LayerNormBackwardArgs& args, std::int64_t row)
       : args_(args),
         first_(row * args.rows.width),
-        dy_(args.dy, first_, args.rows.width, args.is_aligned),
-        x_(args.x, first_, args.rows.width, args.is_aligned),
+        dy_(args.dy, first_, args.rows.width),
+        x_(args.x, first_, args.rows.width),
         mean_(kNorm == Norm::layer ? args.mean[row] : 0.0f),
         rstd_(args.rstd[row]) {}
 
@@ -101,12 +93,12 @@ class NormGradient {
                  const float(&gamma)[kRowElems]) {
       float dx[kRowElems];
       for (int i = 0; i < kRowElems; ++i) dx[i] = rstd_ * (dy[i] * gamma[i] - mean_g - xhat[i] * mean_gx);
-      if (args_.skip.address != nullptr) {
+      if (args_.skip != nullptr) {
         float skip[kRowElems];
-        Row::load(args_.skip, first_ + begin, end, args_.is_aligned, skip);
-        for (int i = 0; i < kRowElems; ++i) dx[i] = rounded(dx[i], args_.dx) + skip[i];
+        Row::P::load(args_.skip, first_ + begin, end, skip);
+        for (int i = 0; i < kRowElems; ++i) dx[i] = rounded<typename Row::P::Type>(dx[i]) + skip[i];
       }
-      Row::store(args_.dx, first_ + begin, end, args_.is_aligned, dx);
+      Row::P::store(args_.dx, first_ + begin, end, dx);
     });
   }
 
@@ -117,7 +109,7 @@ class NormGradient {
       float dy[kRowElems], x[kRowElems], gamma[kRowElems];
       dy_.get(begin, p, dy);
       x_.get(begin, p, x);
-      Row::load(args_.gamma, begin, args_.rows.width, args_.is_aligned, gamma);
+      Row::P::template load<Param>(args_.gamma, begin, args_.rows.width, gamma);
       for (int i = 0; i < kRowElems; ++i) x[i] = (x[i] - mean_) * rstd_;
       visit(begin, p, dy, x, gamma);
     });
@@ -130,11 +122,12 @@ class NormGradient {
 };
 
 /// One warp a row.
-template <Norm kNorm>
+template <Norm kNorm, class Row, class Param>
 __device__ inline void norm_backward(const LayerNormBackwardArgs& args) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp_of_block();
   if (row < args.rows.count)
-    NormGradient<kNorm, ReadRow>(args, row).write_dx([](int, const float(&)[kRowElems], const float(&)[kRowElems]) {});
+    NormGradient<kNorm, Row, Param>(args, row).write_dx(
+        [](int, const float(&)[kRowElems], const float(&)[kRowElems]) {});
 }
 
 /// One warp a row after the other; sums over them, of dy xhat and for layer norm of dy, stay in registers. Those of the
@@ -174,36 +167,19 @@ __device__ inline void norm_gradients(const LayerNormBackwardArgs& args) {
 
 }  // namespace
 
-extern "C" __global__ void zs_layer_norm_forward(const LayerNormArgs args) { norm_forward_of_any<Norm::layer>(args); }
-extern "C" __global__ void zs_rms_norm_forward(const LayerNormArgs args) { norm_forward_of_any<Norm::rms>(args); }
-extern "C" __global__ void zs_layer_norm_forward_wide(const LayerNormArgs args) {
-  norm_forward<Norm::layer, HeldRow<Bf16, kWideNormPacks>>(args);
-}
-extern "C" __global__ void zs_rms_norm_forward_wide(const LayerNormArgs args) {
-  norm_forward<Norm::rms, HeldRow<Bf16, kWideNormPacks>>(args);
-}
-
-extern "C" __global__ void zs_layer_norm_backward(const LayerNormBackwardArgs args) {
-  norm_backward<Norm::layer>(args);
-}
-extern "C" __global__ void zs_rms_norm_backward(const LayerNormBackwardArgs args) { norm_backward<Norm::rms>(args); }
-extern "C" __global__ void zs_layer_norm_gradients_f32(const LayerNormBackwardArgs args) {
-  norm_gradients<Norm::layer, float, kNormPacks>(args);
-}
-extern "C" __global__ void zs_layer_norm_gradients_bf16(const LayerNormBackwardArgs args) {
-  norm_gradients<Norm::layer, Bf16, kNormPacks>(args);
-}
-extern "C" __global__ void zs_layer_norm_gradients_wide(const LayerNormBackwardArgs args) {
-  norm_gradients<Norm::layer, Bf16, kWideSumsPacks>(args);
-}
-extern "C" __global__ void zs_rms_norm_gradients_f32(const LayerNormBackwardArgs args) {
-  norm_gradients<Norm::rms, float, kNormPacks>(args);
-}
-extern "C" __global__ void zs_rms_norm_gradients_bf16(const LayerNormBackwardArgs args) {
-  norm_gradients<Norm::rms, Bf16, kNormPacks>(args);
-}
-extern "C" __global__ void zs_rms_norm_gradients_wide(const LayerNormBackwardArgs args) {
-  norm_gradients<Norm::rms, Bf16, kWideNormPacks>(args);
-}
+/// Of rows that are held; of wider ones; of any, T of x and U of the parameters.
+#define ZS_NORM_KERNELS(norm, wide_sums)                                                                        \
+  ZS_KERNEL(zs_##norm##_norm_forward, LayerNormArgs, norm_forward<Norm::norm, HeldRow<T, kNormPacks>>(args))    \
+  ZS_KERNEL_OF(zs_##norm##_norm_forward_wide, Bf16, Bf16, LayerNormArgs,                                        \
+               norm_forward<Norm::norm, HeldRow<T, kWideNormPacks>>(args))                                      \
+  ZS_PAIR_KERNEL(zs_##norm##_norm_forward_any, LayerNormArgs,                                                   \
+                 ZS_BY_PACKS(norm_forward<Norm::norm, ReadRow<P>, U>(args)))                                    \
+  ZS_PAIR_KERNEL(zs_##norm##_norm_backward, LayerNormBackwardArgs,                                              \
+                 ZS_BY_PACKS(norm_backward<Norm::norm, ReadRow<P>, U>(args)))                                   \
+  ZS_KERNEL(zs_##norm##_norm_gradients, LayerNormBackwardArgs, norm_gradients<Norm::norm, T, kNormPacks>(args)) \
+  ZS_KERNEL_OF(zs_##norm##_norm_gradients_wide, Bf16, Bf16, LayerNormBackwardArgs,                              \
+               norm_gradients<Norm::norm, T, wide_sums>(args))
+ZS_NORM_KERNELS(layer, kWideSumsPacks)
+ZS_NORM_KERNELS(rms, kWideNormPacks)
 
 }  // namespace zs::cuda

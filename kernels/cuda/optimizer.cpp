@@ -34,7 +34,8 @@ ReduceArgs reduce_args(ExecContext& ctx, Reduction reduction, const Known& known
   int blocks = 0;
   for (; next != last; ++next) {
     if (next->empty()) continue;
-    args.ranges[args.count++] = {data_of(*next), next->elems, blocks, are_aligned(next->data)};
+    args.ranges[args.count++] = {elements_of(*next), next->elems, blocks, next->dtype == DType::bf16,
+                                 are_aligned(next->data)};
     blocks += static_cast<int>((next->elems + args.chunk - 1) / args.chunk);
   }
   return args;
@@ -104,8 +105,8 @@ void norm_of_powers(ExecContext& ctx, Buffer out, Buffer largest, float power) {
 void clip_gradient(ExecContext& ctx, Buffer grad, Buffer scalars) {
   checks::step_scalars(scalars);
   const ClipGradientArgs args{
-      .grad = data_of(grad), .scalars = static_cast<const StepScalars*>(scalars.data), .elems = grad.elems};
-  launch_elems(ctx, "zs_clip_gradient", args.elems, 1, args);
+      .grad = elements_of(grad), .scalars = static_cast<const StepScalars*>(scalars.data), .elems = grad.elems};
+  launch_elems(ctx, typed("zs_clip_gradient", grad.dtype), args.elems, 1, args);
 }
 
 void clip_coefficient(ExecContext& ctx, Buffer scalars, Buffer squared_norm, Buffer exponent, int shift, float clip) {
@@ -126,7 +127,7 @@ UpdateRangeArgs range_args(const UpdateRange& range, bool needs_m, bool needs_v)
   return {.master = floats_of(range.master),
           .m = floats_or_none(range.m),
           .v = floats_or_none(range.v),
-          .copy = static_cast<std::uint16_t*>(data_or_none(range.copy).address),
+          .copy = static_cast<std::uint16_t*>(elements_or_none(range.copy)),
           .grad = floats_of(range.grad),
           .scalars = static_cast<const StepScalars*>(range.scalars.data),
           .elems = range.master.elems,
@@ -185,8 +186,9 @@ void fill_optimizer(KernelTable& table, KernelNames& names) {
   table.adamw = adamw;
   table.sgd = sgd;
   table.lion = lion;
-  names.insert(names.end(), {"zs_reduce", "zs_finish_reduction", "zs_norm_of_powers", "zs_clip_coefficient",
-                             "zs_clip_gradient", "zs_adamw", "zs_sgd", "zs_lion"});
+  names.insert(names.end(), {"zs_reduce", "zs_finish_reduction", "zs_norm_of_powers", "zs_clip_coefficient", "zs_adamw",
+                             "zs_sgd", "zs_lion"});
+  add_typed(names, {"zs_clip_gradient"});
 }
 
 }  // namespace zs::cuda

@@ -31,56 +31,41 @@ __device__ int range_of_block(const Args& args) {
   return at;
 }
 
-/// Elements [first, last) of a range, which the block has.
-struct Chunk {
-  Data in;
-  std::int64_t first, last;
-  bool is_aligned;
-};
-__device__ Chunk chunk_of_block(const ReduceArgs& args) {
-  const int at = range_of_block(args);
-  const std::int64_t first = (static_cast<int>(blockIdx.x) - args.ranges[at].first_block) * args.chunk,
-                     elems = args.ranges[at].elems;
-  return {args.ranges[at].in, first, first + args.chunk < elems ? first + args.chunk : elems,
-          args.ranges[at].is_aligned};
-}
-
-/// All elements of this thread's part of the chunk, in the same order whether packs are read or not.
+/// visit(x) for all elements of this thread's part of the block's chunk of a range, in the same order whether packs are
+/// read or not.
 template <class T, class Visit>
-__device__ void for_each_of_chunk(const Chunk& chunk, const Visit& visit) {
+__device__ void for_each_of_chunk(const ReduceArgs& args, const ReduceRange& range, const Visit& visit) {
   constexpr int kElems = 16 / sizeof(T);
-  const T* const in = elements<const T>(chunk.in);
-  const std::int64_t last = chunk.last;
-  for (std::int64_t begin = chunk.first + threadIdx.x * kElems; begin < last; begin += kThreads * kElems) {
+  const std::int64_t first = (static_cast<int>(blockIdx.x) - range.first_block) * args.chunk,
+                     last = first + args.chunk < range.elems ? first + args.chunk : range.elems;
+  for (std::int64_t begin = first + threadIdx.x * kElems; begin < last; begin += kThreads * kElems) {
     float x[kElems];
-    if (chunk.is_aligned && begin + kElems <= last) {
-      load_pack(in + begin, x);
-      for (int i = 0; i < kElems; ++i) visit(x[i]);
-      continue;
-    }
-    for (std::int64_t i = begin; i < begin + kElems && i < last; ++i) visit(to_float(in[i]));
+    const int count = load_some<T>(range.in, begin, last, range.is_aligned, x);
+    for (int i = 0; i < kElems; ++i)
+      if (i < count) visit(x[i]);
   }
 }
 
-/// start and add: R from nothing, and with one more element; combine: of two.
+/// add: R with one more element; combine: of two.
 template <class R, class Add, class Combine>
 __device__ void reduce_block(const ReduceArgs& args, const Add& add, const Combine& combine) {
-  __shared__ R shared[kThreads];
-  const Chunk chunk = chunk_of_block(args);
+  const ReduceRange& range = args.ranges[range_of_block(args)];
   R mine = 0;
-  with_type(chunk.in,
-            [&](auto tag) { for_each_of_chunk<decltype(tag)>(chunk, [&](float x) { mine = add(mine, x); }); });
-  const R all = block_reduce(mine, shared, combine);
+  const auto visit = [&](float x) { mine = add(mine, x); };
+  if (range.is_bf16)
+    for_each_of_chunk<Bf16>(args, range, visit);
+  else
+    for_each_of_chunk<float>(args, range, visit);
+  const R all = block_reduce(mine, combine);
   if (threadIdx.x == 0) static_cast<R*>(args.parts)[blockIdx.x] = all;
 }
 
 template <class R, class Combine>
 __device__ R sum_parts(const FinishArgs& args, const Combine& combine) {
-  __shared__ R shared[kThreads];
   const R* const parts = static_cast<const R*>(args.parts);
   R mine = 0;
   for (int i = threadIdx.x; i < args.count; i += kThreads) mine = combine(mine, parts[i]);
-  return block_reduce(mine, shared, combine);
+  return block_reduce(mine, combine);
 }
 
 __device__ double plus(double a, double b) { return a + b; }
@@ -105,22 +90,26 @@ __device__ void update(const Args& args, const Rule& rule) {
                           kUpdateElems,
                      elems = range.elems;
   if (s.skip != 0.0f || at >= elems) return;
-  float master[kUpdateElems], grad[kUpdateElems], m[kUpdateElems] = {}, v[kUpdateElems] = {};
-  const auto load = [&](const float* from, float(&to)[kUpdateElems]) {
-    if (from != nullptr) load_some({const_cast<float*>(from), false}, at, elems, range.is_aligned, to);
-  };
-  const auto store = [&](void* to, bool is_bf16, const float(&from)[kUpdateElems]) {
-    if (to != nullptr) store_some({to, is_bf16}, at, elems, range.is_aligned, from);
-  };
-  load(range.master, master);
-  load(range.grad, grad);
-  load(range.m, m);
-  load(range.v, v);
-  for (int i = 0; i < kUpdateElems; ++i) master[i] = rule(range, s, master[i], grad[i], m[i], v[i]);
-  store(range.master, false, master);
-  store(range.m, false, m);
-  store(range.v, false, v);
-  store(range.copy, true, master);
+  with_packs<float>(range.is_aligned && at + kUpdateElems <= elems, [&](auto packs) {
+    float master[kUpdateElems], grad[kUpdateElems], m[kUpdateElems] = {}, v[kUpdateElems] = {};
+    packs.load(range.master, at, elems, master);
+    packs.load(range.grad, at, elems, grad);
+    if (range.m != nullptr) packs.load(range.m, at, elems, m);
+    if (range.v != nullptr) packs.load(range.v, at, elems, v);
+    for (int i = 0; i < kUpdateElems; ++i) master[i] = rule(range, s, master[i], grad[i], m[i], v[i]);
+    packs.store(range.master, at, elems, master);
+    if (range.m != nullptr) packs.store(range.m, at, elems, m);
+    if (range.v != nullptr) packs.store(range.v, at, elems, v);
+    if (range.copy != nullptr) packs.template store<Bf16>(range.copy, at, elems, master);
+  });
+}
+
+template <class T>
+__device__ void clip_gradient(const ClipGradientArgs& args) {
+  const std::int64_t i = global_thread();
+  if (i >= args.elems) return;
+  T& x = static_cast<T*>(args.grad)[i];
+  x = from_float<T>(to_float(x) * args.scalars->clip_coefficient);
 }
 
 }  // namespace
@@ -227,14 +216,6 @@ extern "C" __global__ void zs_norm_of_powers(const NormOfPowersArgs args) {
   *args.out = norm * norm;
 }
 
-extern "C" __global__ void zs_clip_gradient(const ClipGradientArgs args) {
-  const std::int64_t i = global_thread();
-  if (i >= args.elems) return;
-  with_type(args.grad, [&](auto tag) {
-    using T = decltype(tag);
-    T& x = elements<T>(args.grad)[i];
-    x = from_float<T>(to_float(x) * args.scalars->clip_coefficient);
-  });
-}
+ZS_KERNEL(zs_clip_gradient, ClipGradientArgs, clip_gradient<T>(args))
 
 }  // namespace zs::cuda

@@ -21,22 +21,22 @@ void reduce(ExecContext& ctx, const Reduce& reduce) {
            name_of(reduce.out.device));
   const ReduceDimsArgs args{.op = reduce.op,
                             .out = reduce.out.data,
-                            .is_out_bf16 = reduce.out.dtype == DType::bf16,
-                            .in = data_of(reduce.in),
+                            .in = elements_of(reduce.in),
                             .kept = dims_of(reduce.kept, reduce.kept_strides),
                             .reduced = dims_of(reduce.reduced, reduce.reduced_strides),
-                            .factor = reduce.factor};
+                            .factor = reduce.factor,
+                            .is_out_bf16 = reduce.out.dtype == DType::bf16};
   const int inner = args.kept.dims - 1;
   if (args.kept.strides[inner] == 1 && args.kept.sizes[inner] > 1)
-    return launch_elems(ctx, "zs_reduce_lines", args.kept.elems, 1, args);
-  launch(ctx, "zs_reduce_dims", args.kept.elems, kThreads, &args);
+    return launch_elems(ctx, typed("zs_reduce_lines", reduce.in.dtype), args.kept.elems, 1, args);
+  launch(ctx, typed("zs_reduce_dims", reduce.in.dtype), args.kept.elems, kThreads, &args);
 }
 
 }  // namespace
 
 void fill_reduce(KernelTable& table, KernelNames& names) {
   table.reduce = reduce;
-  names.insert(names.end(), {"zs_reduce_lines", "zs_reduce_dims"});
+  add_typed(names, {"zs_reduce_lines", "zs_reduce_dims"});
 }
 
 }  // namespace zs::cuda

@@ -28,25 +28,30 @@ __device__ void store_result(const ReduceDimsArgs& args, std::int64_t at, const 
 }
 
 /// Every `step`-th element of the output's, from `first` on.
-template <class Accumulator>
+template <class T, class Accumulator>
 __device__ Accumulator reduce_some(const ReduceDimsArgs& args, std::int64_t output, std::int64_t first,
                                    std::int64_t step) {
   Accumulator mine;
   clear(mine);
-  with_type(args.in, [&](auto tag) {
-    const auto* const in = elements<const decltype(tag)>(args.in) + offset_of(args.kept, output);
-    for (std::int64_t i = first; i < args.reduced.elems; i += step)
-      take(mine, to_float(in[offset_of(args.reduced, i)]), i);
-  });
+  const T* const in = static_cast<const T*>(args.in) + offset_of(args.kept, output);
+  for (std::int64_t i = first; i < args.reduced.elems; i += step)
+    take(mine, to_float(in[offset_of(args.reduced, i)]), i);
   return mine;
 }
 
-template <class Accumulator>
+/// An output for each thread, whose neighbours' elements lie beside its own.
+template <class T, class Accumulator>
+__device__ void reduce_by_thread(const ReduceDimsArgs& args) {
+  const std::int64_t output = global_thread();
+  if (output < args.kept.elems) store_result(args, output, reduce_some<T, Accumulator>(args, output, 0, 1));
+}
+
+/// An output for each block.
+template <class T, class Accumulator>
 __device__ void reduce_by_block(const ReduceDimsArgs& args) {
-  __shared__ Accumulator shared[kThreads];
   const std::int64_t output = blockIdx.x;
-  const Accumulator mine = reduce_some<Accumulator>(args, output, threadIdx.x, kThreads);
-  const Accumulator all = block_reduce(mine, shared, [](Accumulator a, const Accumulator& b) {
+  const Accumulator mine = reduce_some<T, Accumulator>(args, output, threadIdx.x, kThreads);
+  const Accumulator all = block_reduce(mine, [](Accumulator a, const Accumulator& b) {
     merge(a, b);
     return a;
   });
@@ -55,22 +60,11 @@ __device__ void reduce_by_block(const ReduceDimsArgs& args) {
 
 }  // namespace
 
-/// An output for each thread, whose neighbours' elements lie beside its own.
-extern "C" __global__ void zs_reduce_lines(const ReduceDimsArgs args) {
-  const std::int64_t output = global_thread();
-  if (output >= args.kept.elems) return;
-  if (args.op == ReduceKind::sum)
-    store_result(args, output, reduce_some<SumAccumulator>(args, output, 0, 1));
-  else
-    store_result(args, output, reduce_some<MaxAccumulator>(args, output, 0, 1));
-}
-
-/// An output for each block.
-extern "C" __global__ void zs_reduce_dims(const ReduceDimsArgs args) {
-  if (args.op == ReduceKind::sum)
-    reduce_by_block<SumAccumulator>(args);
-  else
-    reduce_by_block<MaxAccumulator>(args);
-}
+ZS_KERNEL(zs_reduce_lines, ReduceDimsArgs,
+          args.op == ReduceKind::sum ? reduce_by_thread<T, SumAccumulator>(args)
+                                     : reduce_by_thread<T, MaxAccumulator>(args))
+ZS_KERNEL(zs_reduce_dims, ReduceDimsArgs,
+          args.op == ReduceKind::sum ? reduce_by_block<T, SumAccumulator>(args)
+                                     : reduce_by_block<T, MaxAccumulator>(args))
 
 }  // namespace zs::cuda

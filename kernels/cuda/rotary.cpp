@@ -7,8 +7,8 @@ namespace {
 
 void rotary(ExecContext& ctx, Buffer out, Buffer in, const AttentionDims& dims, const RotaryOptions& options) {
   const std::int64_t width = qkv_width_of(dims), kept = kv_heads_of(dims) * dims.head_dim;
-  const RotaryArgs args{.out = data_of(out),
-                        .in = data_of(in),
+  const RotaryArgs args{.out = elements_of(out),
+                        .in = elements_of(in),
                         .tokens = dims.batch * dims.time,
                         .time = dims.time,
                         .first = options.first,
@@ -19,7 +19,8 @@ void rotary(ExecContext& ctx, Buffer out, Buffer in, const AttentionDims& dims, 
                         .scaling = options.scaling,
                         .is_inverse = options.is_inverse,
                         .is_aligned = are_whole_packs(dims.head_dim / 2, out.data, in.data)};
-  launch(ctx, "zs_rotary", args.tokens, kThreads, &args, static_cast<int>(dims.head_dim / 2 * 2 * size_of(DType::f32)));
+  launch(ctx, typed("zs_rotary", in.dtype), args.tokens, kThreads, &args,
+         static_cast<int>(dims.head_dim / 2 * 2 * size_of(DType::f32)));
 }
 
 }  // namespace
@@ -27,7 +28,7 @@ void rotary(ExecContext& ctx, Buffer out, Buffer in, const AttentionDims& dims, 
 void fill_rotary(KernelTable& table, KernelNames& names) {
   table.scratch.rotary = [](int, const AttentionDims&) { return std::int64_t{0}; };
   table.rotary = rotary;
-  names.insert(names.end(), {"zs_rotary"});
+  add_typed(names, {"zs_rotary"});
 }
 
 }  // namespace zs::cuda

@@ -5,11 +5,12 @@ namespace zs::cuda {
 namespace {
 
 /// A pack of pairs (x, y) := (x cos - y sin, y cos + x sin); x from `at` on, y `pairs` elements behind it.
+template <class P>
 __device__ inline void turn_pack(const RotaryArgs& args, std::int64_t at, std::int64_t end, std::int64_t pairs,
                                  const Rotation* rotations) {
   float x[kRowElems], y[kRowElems];
-  load_some(args.in, at, end, args.is_aligned, x);
-  load_some(args.in, at + pairs, end + pairs, args.is_aligned, y);
+  P::load(args.in, at, end, x);
+  P::load(args.in, at + pairs, end + pairs, y);
   for (int i = 0; i < kRowElems; ++i) {
     if (i >= end - at) break;
     const Rotation by = rotations[i];
@@ -17,15 +18,14 @@ __device__ inline void turn_pack(const RotaryArgs& args, std::int64_t at, std::i
     y[i] = y[i] * by.cosine + x[i] * by.sine;
     x[i] = turned;
   }
-  store_some(args.out, at, end, args.is_aligned, x);
-  store_some(args.out, at + pairs, end + pairs, args.is_aligned, y);
+  P::store(args.out, at, end, x);
+  P::store(args.out, at + pairs, end + pairs, y);
 }
-
-}  // namespace
 
 /// One block a token: it computes the angles of its position once, for all heads. Dynamic shared memory: a Rotation a
 /// pair.
-extern "C" __global__ void __launch_bounds__(kThreads) zs_rotary(const RotaryArgs args) {
+template <class P>
+__device__ void rotary(const RotaryArgs& args) {
   Rotation* const rotations = reinterpret_cast<Rotation*>(dynamic_shared());
   const std::int64_t pairs = args.head_dim / 2, packs = (pairs + kRowElems - 1) / kRowElems;
   const std::int64_t token = blockIdx.x, first = token * (args.turned + args.kept);
@@ -36,15 +36,19 @@ extern "C" __global__ void __launch_bounds__(kThreads) zs_rotary(const RotaryArg
   __syncthreads();
   for (std::int64_t i = threadIdx.x; i < args.turned / args.head_dim * packs; i += kThreads) {
     const std::int64_t pair = i % packs * kRowElems, head = first + i / packs * args.head_dim;
-    turn_pack(args, head + pair, head + pairs, pairs, rotations + pair);
+    turn_pack<P>(args, head + pair, head + pairs, pairs, rotations + pair);
   }
-  if (args.in.address == args.out.address) return;
+  if (args.in == args.out) return;
   const std::int64_t values = first + args.turned;
   for_each_pack(args.kept, [&](std::int64_t begin) {
     float x[kRowElems];
-    load_some(args.in, values + begin, values + args.kept, args.is_aligned, x);
-    store_some(args.out, values + begin, values + args.kept, args.is_aligned, x);
+    P::load(args.in, values + begin, values + args.kept, x);
+    P::store(args.out, values + begin, values + args.kept, x);
   });
 }
+
+}  // namespace
+
+ZS_KERNEL(zs_rotary, RotaryArgs, ZS_BY_PACKS(rotary<P>(args)))
 
 }  // namespace zs::cuda

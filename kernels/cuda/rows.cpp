@@ -23,7 +23,7 @@ ColumnSums make_column_sums(ExecContext& ctx, const Rows& rows, std::int64_t sum
   return {static_cast<float*>(ctx.workspace(count * bytes)), count, sums};
 }
 
-void sum_columns(ExecContext& ctx, const char* kernel, ColumnSumsArgs args, const ColumnSums& into) {
+void sum_columns(ExecContext& ctx, const std::string& kernel, ColumnSumsArgs args, const ColumnSums& into) {
   args.parts = into.parts;
   args.count = into.count;
   launch(ctx, kernel, into.count * blocks_of(args.rows.width), kThreads, &args);
@@ -34,10 +34,11 @@ void add_parts(ExecContext& ctx, const ColumnSums& sums, std::initializer_list<B
                  .count = sums.count,
                  .sums = sums.sums,
                  .width = outs.begin()->elems,
-                 .outs = {kNone, kNone},
+                 .outs = {},
                  .beta = beta};
-  for (std::size_t i = 0; i < outs.size(); ++i) args.outs[i] = data_of(outs.begin()[i]);
-  launch(ctx, "zs_reduce_columns", (args.sums * args.width + kWarp - 1) / kWarp, kThreads, &args);
+  for (std::size_t i = 0; i < outs.size(); ++i) args.outs[i] = elements_of(outs.begin()[i]);
+  launch(ctx, typed("zs_reduce_columns", outs.begin()->dtype), (args.sums * args.width + kWarp - 1) / kWarp, kThreads,
+         &args);
 }
 
 namespace {
@@ -54,23 +55,23 @@ void bias_backward(ExecContext& ctx, Buffer dbias, Buffer dy, float beta) {
   checks::gradient("dbias", dbias, dy);
   const std::int64_t most = std::max<std::int64_t>(kBlocks / blocks_of(rows.width), 1);
   const ColumnSums sums = make_column_sums(ctx, rows, 1, most, kRowsEach);
-  sum_columns(ctx, "zs_bias_sums",
-              {.dy = data_of(dy), .rows = rows, .is_aligned = are_whole_packs(rows.width, dy.data)}, sums);
+  sum_columns(ctx, typed("zs_bias_sums", dy.dtype),
+              {.dy = elements_of(dy), .rows = rows, .is_aligned = are_whole_packs(rows.width, dy.data)}, sums);
   add_parts(ctx, sums, {dbias}, beta);
 }
 
 void embedding_forward(ExecContext& ctx, Buffer out, Buffer ids, Buffer table, Buffer positions, std::int64_t time) {
   if (ids.empty()) return;
   const checks::TableRows found = checks::embedding_forward(out, ids, table, positions, time);
-  const EmbeddingArgs args{.out = data_of(out),
-                           .table = data_of(table),
-                           .positions = data_or_none(positions),
+  const EmbeddingArgs args{.out = elements_of(out),
+                           .table = elements_of(table),
+                           .positions = elements_or_none(positions),
                            .ids = ids.as<std::int32_t>(),
                            .rows = {found.tokens, found.width},
                            .table_rows = found.table_rows,
                            .time = std::max<std::int64_t>(time, 1),
                            .is_aligned = are_whole_packs(found.width, out.data, table.data, positions.data)};
-  launch_elems(ctx, "zs_embedding_forward", found.tokens * packs_of(found.width), 1, args);
+  launch_elems(ctx, typed("zs_embedding_forward", out.dtype), found.tokens * packs_of(found.width), 1, args);
 }
 
 /// Tokens that the stream's workspace has room to sort.
@@ -97,8 +98,8 @@ void embedding_backward(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, 
     const std::int64_t tokens = std::min(kMostTokens, found.tokens - first);
     const Buffer rows = dy.slice(first * width, tokens * width);
     const SortIdsArgs sort = sort_ids(ctx, ids.slice(first, tokens), found.table_rows);
-    const ScatterArgs args{.table = data_of(dtable),
-                           .dy = data_of(rows),
+    const ScatterArgs args{.table = elements_of(dtable),
+                           .dy = elements_of(rows),
                            .ids = sort.ids,
                            .order = sort.order,
                            .rows = {tokens, width},
@@ -106,7 +107,8 @@ void embedding_backward(ExecContext& ctx, Buffer dtable, Buffer ids, Buffer dy, 
                            .padding = padding,
                            .is_aligned = are_whole_packs(width, dtable.data, rows.data)};
     const std::int64_t warps = tokens * blocks_of(width), a_block = kThreads / kWarp;
-    launch(ctx, "zs_embedding_backward", (warps + a_block - 1) / a_block, kThreads, &args);
+    launch(ctx, typed("zs_embedding_backward", dy.dtype, dtable.dtype), (warps + a_block - 1) / a_block, kThreads,
+           &args);
   }
 }
 
@@ -114,13 +116,13 @@ void position_backward(ExecContext& ctx, Buffer dpositions, Buffer dy, std::int6
                        float beta) {
   const checks::TableRows found = checks::position_backward(dpositions, dy, time, width);
   begin_table(ctx, dpositions, beta);
-  const ScatterArgs args{.table = data_of(dpositions),
-                         .dy = data_of(dy),
+  const ScatterArgs args{.table = elements_of(dpositions),
+                         .dy = elements_of(dy),
                          .rows = {found.tokens, width},
                          .table_rows = found.table_rows,
                          .time = time,
                          .is_aligned = are_whole_packs(width, dpositions.data, dy.data)};
-  launch(ctx, "zs_position_backward", time, kThreads, &args);
+  launch(ctx, typed("zs_position_backward", dy.dtype, dpositions.dtype), time, kThreads, &args);
 }
 
 }  // namespace
@@ -132,8 +134,9 @@ void fill_rows(KernelTable& table, KernelNames& names) {
   table.embedding_forward = embedding_forward;
   table.embedding_backward = embedding_backward;
   table.position_backward = position_backward;
-  names.insert(names.end(), {"zs_bias_sums", "zs_reduce_columns", "zs_embedding_forward", "zs_sort_ids",
-                             "zs_embedding_backward", "zs_position_backward"});
+  names.push_back("zs_sort_ids");
+  add_typed(names, {"zs_bias_sums", "zs_reduce_columns", "zs_embedding_forward"});
+  add_pairs(names, {"zs_embedding_backward", "zs_position_backward"});
 }
 
 }  // namespace zs::cuda

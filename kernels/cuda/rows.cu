@@ -55,13 +55,13 @@ __device__ void for_each_digit(const SortIdsArgs& args, const std::int32_t* from
 
 /// (warp) Adds the rows of all tokens from `place` of the order on that are `id` to a pack of columns for each lane;
 /// rounded after every addition, as one row after the other would be. Some rows are asked for together.
-template <class Packs>
+template <class P, class Table>
 __device__ void add_rows_of_id(const ScatterArgs& args, std::int64_t place, std::int32_t id, std::int64_t begin) {
   constexpr int kAtOnce = 4;
   const std::int64_t width = args.rows.width, row_of_table = id * width;
   const bool has_columns = begin < width;
   float sum[kRowElems] = {};
-  if (has_columns) load_some(args.table, row_of_table + begin, row_of_table + width, args.is_aligned, sum);
+  if (has_columns) P::template load<Table>(args.table, row_of_table + begin, row_of_table + width, sum);
   for (int count = kWarp; count == kWarp; place += kWarp) {
     const std::int64_t other = place + lane_of_warp();
     const std::uint64_t same = vote(other < args.rows.count && args.ids[args.order[other]] == id);
@@ -72,34 +72,44 @@ __device__ void add_rows_of_id(const ScatterArgs& args, std::int64_t place, std:
       for (int k = 0; k < kAtOnce; ++k) {
         if (at + k >= count || !has_columns) continue;
         const std::int64_t row = args.order[place + at + k];
-        Packs::load(args.dy, row * width + begin, (row + 1) * width, rows[k]);
+        P::load(args.dy, row * width + begin, (row + 1) * width, rows[k]);
       }
 #pragma unroll
       for (int k = 0; k < kAtOnce; ++k)
-        for (int i = 0; i < kRowElems; ++i) sum[i] = at + k < count ? rounded(sum[i] + rows[k][i], args.table) : sum[i];
+        for (int i = 0; i < kRowElems; ++i) sum[i] = at + k < count ? rounded<Table>(sum[i] + rows[k][i]) : sum[i];
     }
   }
-  if (has_columns) store_some(args.table, row_of_table + begin, row_of_table + width, args.is_aligned, sum);
+  if (has_columns) P::template store<Table>(args.table, row_of_table + begin, row_of_table + width, sum);
 }
 
 enum class Sums { bias, layer_norm, rms_norm };
 
+/// Of a block's threads, in shared memory.
+template <int kCount>
+__device__ inline auto shared_sums() -> float (&)[kCount][kRowElems][kThreads] {
+  __shared__ float sums[kCount][kRowElems][kThreads];
+  return sums;
+}
+
 /// Sums of one part's rows, of a pack of columns for each lane: see ColumnSumsArgs. Those of the block's warps are
 /// added in order.
-template <Sums kSums, class Packs>
-__device__ void sum_columns(const ColumnSumsArgs& args, std::int64_t part, std::int64_t first_column,
-                            float (&shared)[2][kRowElems][kThreads]) {
+template <Sums kSums, class P>
+__device__ void sum_columns(const ColumnSumsArgs& args) {
+  static_assert(kColumnsABlock == kThreads);
   constexpr int kCount = kSums == Sums::layer_norm ? 2 : 1, kXhat = 0, kDy = kCount - 1;
+  auto& shared = shared_sums<kCount>();
+  const std::int64_t blocks_a_part = (args.rows.width + kColumnsABlock - 1) / kColumnsABlock;
+  const std::int64_t part = blockIdx.x / blocks_a_part, first_column = blockIdx.x % blocks_a_part * kColumnsABlock;
   const std::int64_t width = args.rows.width, begin = first_column + lane_of_warp() * kRowElems;
   float sums[kCount][kRowElems] = {};
   if (begin < width) {
 #pragma unroll 4
     for (std::int64_t row = part * kWarps + warp_of_block(); row < args.rows.count; row += args.count * kWarps) {
       float dy[kRowElems], x[kRowElems];
-      Packs::load(args.dy, row * width + begin, (row + 1) * width, dy);
+      P::load(args.dy, row * width + begin, (row + 1) * width, dy);
       if constexpr (kSums != Sums::bias) {
         const float mean = kSums == Sums::layer_norm ? args.mean[row] : 0.0f, rstd = args.rstd[row];
-        Packs::load(args.x, row * width + begin, (row + 1) * width, x);
+        P::load(args.x, row * width + begin, (row + 1) * width, x);
         for (int i = 0; i < kRowElems; ++i) sums[kXhat][i] += dy[i] * ((x[i] - mean) * rstd);
       }
       if constexpr (kSums != Sums::rms_norm)
@@ -119,33 +129,76 @@ __device__ void sum_columns(const ColumnSumsArgs& args, std::int64_t part, std::
   }
 }
 
-template <Sums kSums>
-__device__ inline void sum_columns_of_any(const ColumnSumsArgs& args) {
-  static_assert(kColumnsABlock == kThreads);
-  __shared__ float shared[2][kRowElems][kThreads];
-  const std::int64_t blocks_a_part = (args.rows.width + kColumnsABlock - 1) / kColumnsABlock;
-  const std::int64_t part = blockIdx.x / blocks_a_part, first_column = blockIdx.x % blocks_a_part * kColumnsABlock;
-  if (!args.is_aligned) return sum_columns<kSums, AnyPacks>(args, part, first_column, shared);
-  if (args.dy.is_bf16) return sum_columns<kSums, WholePacks<Bf16>>(args, part, first_column, shared);
-  sum_columns<kSums, WholePacks<float>>(args, part, first_column, shared);
-}
-
-}  // namespace
-
-extern "C" __global__ void zs_embedding_forward(const EmbeddingArgs args) {
+template <class P>
+__device__ void embedding_forward(const EmbeddingArgs& args) {
   const std::int64_t width = args.rows.width, packs = (width + kRowElems - 1) / kRowElems;
   const std::int64_t token = global_thread() / packs, begin = global_thread() % packs * kRowElems;
   if (token >= args.rows.count) return;
   const std::int64_t row = checked_index(args.ids[token], args.table_rows) * width,
                      position = token % args.time * width;
   float x[kRowElems], y[kRowElems];
-  load_some(args.table, row + begin, row + width, args.is_aligned, x);
-  if (args.positions.address != nullptr) {
-    load_some(args.positions, position + begin, position + width, args.is_aligned, y);
+  P::load(args.table, row + begin, row + width, x);
+  if (args.positions != nullptr) {
+    P::load(args.positions, position + begin, position + width, y);
     for (int i = 0; i < kRowElems; ++i) x[i] += y[i];
   }
-  store_some(args.out, token * width + begin, (token + 1) * width, args.is_aligned, x);
+  P::store(args.out, token * width + begin, (token + 1) * width, x);
 }
+
+/// One warp for 256 columns of a place in the order. Those of an id's first place add up the rows of all; the others
+/// have nothing to do.
+template <class P, class Table>
+__device__ void embedding_backward(const ScatterArgs& args) {
+  const std::int64_t parts = (args.rows.width + kWarpElems - 1) / kWarpElems;
+  const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp_of_block(), place = warp / parts,
+                     begin = warp % parts * kWarpElems + lane_of_warp() * kRowElems;
+  if (place >= args.rows.count) return;
+  const std::int32_t id = args.ids[args.order[place]];
+  if (id == args.padding) return;
+  if (place > 0 && args.ids[args.order[place - 1]] == id) return;
+  add_rows_of_id<P, Table>(args, place, id, begin);
+}
+
+/// One block a position; rounded as above.
+template <class P, class Table>
+__device__ void position_backward(const ScatterArgs& args) {
+  const std::int64_t width = args.rows.width, position = static_cast<std::int64_t>(blockIdx.x) * width;
+  for_each_pack(width, [&](std::int64_t begin) {
+    float sum[kRowElems];
+    P::template load<Table>(args.table, position + begin, position + width, sum);
+#pragma unroll 4
+    for (std::int64_t row = blockIdx.x; row < args.rows.count; row += args.time) {
+      float dy[kRowElems];
+      P::load(args.dy, row * width + begin, (row + 1) * width, dy);
+      for (int i = 0; i < kRowElems; ++i) sum[i] = rounded<Table>(sum[i] + dy[i]);
+    }
+    P::template store<Table>(args.table, position + begin, position + width, sum);
+  });
+}
+
+/// A block has a column for each lane: each warp adds every eighth part, and the first adds up the warps' sums.
+template <class T>
+__device__ void reduce_columns(const PartsArgs& args) {
+  __shared__ float shared[kThreads];
+  const std::int64_t columns = args.sums * args.width,
+                     column = static_cast<std::int64_t>(blockIdx.x) * kWarp + lane_of_warp();
+  float sum = 0;
+  if (column < columns) {
+#pragma unroll 8
+    for (std::int64_t part = warp_of_block(); part < args.count; part += kWarps)
+      sum += args.parts[part * columns + column];
+  }
+  shared[threadIdx.x] = sum;
+  __syncthreads();
+  if (warp_of_block() != 0 || column >= columns) return;
+  for (int warp = 1; warp < kWarps; ++warp) sum += shared[warp * kWarp + lane_of_warp()];
+  T& out = static_cast<T*>(column < args.width ? args.outs[0] : args.outs[1])[column % args.width];
+  float held = args.beta != 0.0f ? to_float(out) : 0.0f;
+  if (args.beta != 1.0f) held = rounded<T>(held * args.beta);
+  out = from_float<T>(held + sum);
+}
+
+}  // namespace
 
 /// One block: a radix sort, from the lowest digit on. Counts are added up in order, so that it needs no atomics and
 /// keeps the order of equal ids.
@@ -167,63 +220,13 @@ extern "C" __global__ void zs_sort_ids(const SortIdsArgs args) {
   }
 }
 
-/// One warp for 256 columns of a place in the order. Those of an id's first place add up the rows of all; the others
-/// have nothing to do.
-extern "C" __global__ void zs_embedding_backward(const ScatterArgs args) {
-  const std::int64_t parts = (args.rows.width + kWarpElems - 1) / kWarpElems;
-  const std::int64_t warp = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp_of_block(), place = warp / parts,
-                     begin = warp % parts * kWarpElems + lane_of_warp() * kRowElems;
-  if (place >= args.rows.count) return;
-  const std::int32_t id = args.ids[args.order[place]];
-  if (id == args.padding) return;
-  if (place > 0 && args.ids[args.order[place - 1]] == id) return;
-  if (!args.is_aligned) return add_rows_of_id<AnyPacks>(args, place, id, begin);
-  if (args.dy.is_bf16) return add_rows_of_id<WholePacks<Bf16>>(args, place, id, begin);
-  add_rows_of_id<WholePacks<float>>(args, place, id, begin);
-}
-
-/// One block a position; rounded as above.
-extern "C" __global__ void zs_position_backward(const ScatterArgs args) {
-  const std::int64_t width = args.rows.width, position = static_cast<std::int64_t>(blockIdx.x) * width;
-  for_each_pack(width, [&](std::int64_t begin) {
-    float sum[kRowElems];
-    load_some(args.table, position + begin, position + width, args.is_aligned, sum);
-#pragma unroll 4
-    for (std::int64_t row = blockIdx.x; row < args.rows.count; row += args.time) {
-      float dy[kRowElems];
-      load_some(args.dy, row * width + begin, (row + 1) * width, args.is_aligned, dy);
-      for (int i = 0; i < kRowElems; ++i) sum[i] = rounded(sum[i] + dy[i], args.table);
-    }
-    store_some(args.table, position + begin, position + width, args.is_aligned, sum);
-  });
-}
-
-extern "C" __global__ void zs_bias_sums(const ColumnSumsArgs args) { sum_columns_of_any<Sums::bias>(args); }
-extern "C" __global__ void zs_layer_norm_sums(const ColumnSumsArgs args) { sum_columns_of_any<Sums::layer_norm>(args); }
-extern "C" __global__ void zs_rms_norm_sums(const ColumnSumsArgs args) { sum_columns_of_any<Sums::rms_norm>(args); }
-
-/// A block has a column for each lane: each warp adds every eighth part, and the first adds up the warps' sums.
-extern "C" __global__ void zs_reduce_columns(const PartsArgs args) {
-  __shared__ float shared[kThreads];
-  const std::int64_t columns = args.sums * args.width,
-                     column = static_cast<std::int64_t>(blockIdx.x) * kWarp + lane_of_warp();
-  float sum = 0;
-  if (column < columns) {
-#pragma unroll 8
-    for (std::int64_t part = warp_of_block(); part < args.count; part += kWarps)
-      sum += args.parts[part * columns + column];
-  }
-  shared[threadIdx.x] = sum;
-  __syncthreads();
-  if (warp_of_block() != 0 || column >= columns) return;
-  for (int warp = 1; warp < kWarps; ++warp) sum += shared[warp * kWarp + lane_of_warp()];
-  const std::int64_t at = column % args.width;
-  const Data out = column < args.width ? args.outs[0] : args.outs[1];
-  float held[1] = {};
-  if (args.beta != 0.0f) load_some(out, at, at + 1, false, held);
-  if (args.beta != 1.0f) held[0] = rounded(held[0] * args.beta, out);
-  const float result[1] = {held[0] + sum};
-  store_some(out, at, at + 1, false, result);
-}
+ZS_KERNEL(zs_embedding_forward, EmbeddingArgs, ZS_BY_PACKS(embedding_forward<P>(args)))
+/// Of dy and of the table.
+ZS_PAIR_KERNEL(zs_embedding_backward, ScatterArgs, ZS_BY_PACKS(embedding_backward<P, U>(args)))
+ZS_PAIR_KERNEL(zs_position_backward, ScatterArgs, ZS_BY_PACKS(position_backward<P, U>(args)))
+ZS_KERNEL(zs_bias_sums, ColumnSumsArgs, ZS_BY_PACKS(sum_columns<Sums::bias, P>(args)))
+ZS_KERNEL(zs_layer_norm_sums, ColumnSumsArgs, ZS_BY_PACKS(sum_columns<Sums::layer_norm, P>(args)))
+ZS_KERNEL(zs_rms_norm_sums, ColumnSumsArgs, ZS_BY_PACKS(sum_columns<Sums::rms_norm, P>(args)))
+ZS_KERNEL(zs_reduce_columns, PartsArgs, reduce_columns<T>(args))
 
 }  // namespace zs::cuda

@@ -6,7 +6,7 @@ namespace zs::cuda {
 namespace {
 
 void stochastic_cast(ExecContext& ctx, Buffer out, Buffer in, const StochasticRounding& rounding) {
-  const StochasticCastArgs args{.out = static_cast<std::uint16_t*>(data_of(out).address),
+  const StochasticCastArgs args{.out = static_cast<std::uint16_t*>(elements_of(out)),
                                 .in = floats_of(in),
                                 .elems = checks::stochastic_cast(out, in, rounding),
                                 .key = rounding.key,
@@ -21,7 +21,7 @@ void stochastic_cast(ExecContext& ctx, Buffer out, Buffer in, const StochasticRo
 
 void fill_stochastic_cast(KernelTable& table, KernelNames& names) {
   table.stochastic_cast = stochastic_cast;
-  names.insert(names.end(), {"zs_stochastic_cast"});
+  names.push_back("zs_stochastic_cast");
 }
 
 }  // namespace zs::cuda

@@ -8,7 +8,7 @@ extern "C" __global__ void zs_stochastic_cast(const StochasticCastArgs args) {
   const std::int64_t begin = global_thread() * kRowElems;
   if (begin >= args.elems) return;
   float x[kRowElems];
-  const int count = load_some({const_cast<float*>(args.in), false}, begin, args.elems, args.is_aligned, x);
+  const int count = load_some<float>(args.in, begin, args.elems, args.is_aligned, x);
   const bool is_one_run = args.elems <= args.run;
   std::uint32_t halves[kRowElems];
   for (int i = 0; i < kRowElems; ++i) {

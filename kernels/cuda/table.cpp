@@ -21,7 +21,7 @@ const Kernels& kernels() {
 
 }  // namespace
 
-std::span<const char* const> kernel_names() { return kernels().names; }
+std::span<const std::string> kernel_names() { return kernels().names; }
 
 }  // namespace cuda
 

@@ -22,9 +22,9 @@ struct RawPack {
   Words words[kWords];
 };
 template <class T>
-__device__ inline RawPack<T> load_raw(const Data& data, std::int64_t at) {
+__device__ inline RawPack<T> load_raw(const void* data, std::int64_t at) {
   RawPack<T> pack;
-  const auto* const from = reinterpret_cast<const Words*>(elements<const T>(data) + at);
+  const auto* const from = reinterpret_cast<const Words*>(static_cast<const T*>(data) + at);
 #pragma unroll
   for (int i = 0; i < RawPack<T>::kWords; ++i) pack.words[i] = from[i];
   return pack;
@@ -39,9 +39,9 @@ __device__ inline void unpack(const RawPack<T>& pack, float (&out)[kRowElems]) {
 template <class T, int kPacks>
 class HeldRow {
  public:
-  static constexpr int kMostPacks = kPacks;
+  using P = Packs<T, true>;
 
-  __device__ HeldRow(const Data& data, std::int64_t first, std::int64_t width, bool) {
+  __device__ HeldRow(const void* data, std::int64_t first, std::int64_t width) {
     for_each(width, [&](std::int64_t begin, int p) { packs_[p] = load_raw<T>(data, first + begin); });
   }
 
@@ -54,14 +54,6 @@ class HeldRow {
       if (begin < width) visit(begin, p);
     }
   }
-  /// Of an operand that is not held.
-  __device__ static void load(const Data& data, std::int64_t at, std::int64_t, bool, float (&out)[kRowElems]) {
-    load_pack(elements<const T>(data) + at, out);
-  }
-  __device__ static void store(const Data& data, std::int64_t at, std::int64_t, bool, const float (&in)[kRowElems]) {
-    store_pack(elements<T>(data) + at, in);
-  }
-
   /// The number of elements.
   __device__ int get(std::int64_t, int p, float (&out)[kRowElems]) const {
     unpack(packs_[p], out);
@@ -71,41 +63,35 @@ class HeldRow {
   __device__ void put(std::int64_t, int p, const float (&in)[kRowElems]) {
     store_pack(reinterpret_cast<T*>(packs_[p].words), in);
   }
-  __device__ void move_to(const Data&) {}
+  __device__ void move_to(const void*) {}
 
  private:
   RawPack<T> packs_[kPacks];
 };
 
-/// Read again by every visit, of any width, dtype and alignment.
+/// Read again by every visit, of any width.
+template <class Packs>
 class ReadRow {
  public:
-  __device__ ReadRow(const Data& data, std::int64_t first, std::int64_t width, bool is_aligned)
-      : data_(data), first_(first), end_(first + width), is_aligned_(is_aligned) {}
+  using P = Packs;
+
+  __device__ ReadRow(const void* data, std::int64_t first, std::int64_t width)
+      : data_(data), first_(first), end_(first + width) {}
 
   template <class Visit>
   __device__ static void for_each(std::int64_t width, const Visit& visit) {
     for (std::int64_t begin = lane_of_warp() * kRowElems; begin < width; begin += kWarpElems) visit(begin, 0);
   }
-  __device__ static void load(const Data& data, std::int64_t at, std::int64_t end, bool is_aligned,
-                              float (&out)[kRowElems]) {
-    load_some(data, at, end, is_aligned, out);
-  }
-  __device__ static void store(const Data& data, std::int64_t at, std::int64_t end, bool is_aligned,
-                               const float (&in)[kRowElems]) {
-    store_some(data, at, end, is_aligned, in);
-  }
 
   __device__ int get(std::int64_t begin, int, float (&out)[kRowElems]) const {
-    return load_some(data_, first_ + begin, end_, is_aligned_, out);
+    return P::load(data_, first_ + begin, end_, out);
   }
   __device__ void put(std::int64_t, int, const float (&)[kRowElems]) {}
-  __device__ void move_to(const Data& data) { data_ = data; }
+  __device__ void move_to(const void* data) { data_ = data; }
 
  private:
-  Data data_;
+  const void* data_;
   std::int64_t first_, end_;
-  bool is_aligned_;
 };
 
 }  // namespace zs::cuda

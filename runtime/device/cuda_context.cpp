@@ -157,13 +157,13 @@ CudaContext::~CudaContext() {
   log_cuda(driver(), driver().context_release(device_), "cuDevicePrimaryCtxRelease");
 }
 
-void CudaContext::load(const void* image, std::span<const char* const> names) const {
+void CudaContext::load(const void* image, std::span<const std::string> names) const {
   const std::lock_guard lock(functions_mutex_);
   if (module_ != nullptr) return;
   check(driver().module_load(&module_, image), "cuModuleLoadData");
-  for (const char* name : names) {
+  for (const std::string& name : names) {
     CUfunc_st* function = nullptr;
-    const int status = driver().module_function(&function, module_, name);
+    const int status = driver().module_function(&function, module_, name.c_str());
     if (status == cuda_status::kNotFound) continue;  // whoever launches it says so
     check(status, "cuModuleGetFunction", name);
     if (driver().function_load != nullptr) check(driver().function_load(function), "cuFuncLoad", name);
@@ -171,7 +171,7 @@ void CudaContext::load(const void* image, std::span<const char* const> names) co
   }
 }
 
-CUfunc_st* CudaContext::function(const char* name, int shared_bytes) const {
+CUfunc_st* CudaContext::function(const std::string& name, int shared_bytes) const {
   const std::lock_guard lock(functions_mutex_);
   const auto found = functions_.find(name);
   if (found == functions_.end()) check(cuda_status::kNotFound, "cuModuleGetFunction", name);

@@ -59,9 +59,9 @@ class CudaContext {
   void check_cublas(int status, const char* call, const std::string& what) const;
   /// Loads the program's image, and those of `names` that it has; only the first call does anything, for all streams:
   /// the driver may wait for the GPU meanwhile, which must not wait for another GPU then. The context is current.
-  void load(const void* image, std::span<const char* const> names) const;
+  void load(const void* image, std::span<const std::string> names) const;
   /// One of them, which may be launched with so much dynamic shared memory.
-  CUfunc_st* function(const char* name, int shared_bytes) const;
+  CUfunc_st* function(const std::string& name, int shared_bytes) const;
   /// What of its memory nobody has taken yet, and of how much.
   struct Room {
     std::int64_t free_bytes, total_bytes;
