@@ -15,6 +15,7 @@
 #include "model/train/plan/ceiling.h"
 #include "model/train/step/session.h"
 #include "runtime/base/random.h"
+#include "runtime/base/standard_streams.h"
 
 namespace zs::bench {
 namespace {
@@ -154,6 +155,8 @@ void StepBench::run_steps(Device& device, const TrainPlan& plan, const NcclOptio
 
 void StepBench::time_steps(Session& session, StepReport& report) {
   for (std::int64_t i = 0; i < options_.warmup; ++i) step(session, report);
+  if (const std::string news = session.products().take_news(); world_.rank() == 0 && !news.empty())
+    print_to_stderr("bench_step: {}\n", news);
   std::vector<double> durations;
   for (std::int64_t i = 0; i < options_.steps; ++i) durations.push_back(step(session, report));
   report.step_ms = median(durations);

@@ -1,14 +1,18 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <memory>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "kernels/checks.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/families.h"
-#include "runtime/device/cuda_context.h"
+#include "runtime/device/product_choices.h"
+#include "runtime/device/stream_watch.h"
 
 /// Products by cuBLASLt. It stores matrices by columns, so what it is asked for is the transpose: C^T (n, m) = B'^T
 /// A'^T, of the same bytes, with b as its first operand and a as its second. The bias, one number for each column of C,
@@ -48,7 +52,7 @@ std::string describe(const MatmulDims& d) { return fmt::format("the product m {}
 /// What becomes of the sums before they are stored.
 enum class Activation : std::uint8_t { none, gelu, gelu_gradient };
 
-/// All that an algorithm is chosen by.
+/// All that an algorithm is chosen by; beta is not.
 struct ProductKey {
   MatmulDims dims;
   DType operand, result;
@@ -57,8 +61,8 @@ struct ProductKey {
   int a_alignment, b_alignment, c_alignment;
 
   auto tie() const {
-    return std::tuple(dims.m, dims.n, dims.k, dims.transpose_a, dims.transpose_b, dims.beta, operand, result, has_bias,
-                      activation, a_alignment, b_alignment, c_alignment);
+    return std::tuple(dims.m, dims.n, dims.k, dims.transpose_a, dims.transpose_b, operand, result, has_bias, activation,
+                      a_alignment, b_alignment, c_alignment);
   }
   int epilogue() const {
     if (activation == Activation::gelu_gradient) return cublas::kGeluGradientEpilogue;
@@ -66,6 +70,15 @@ struct ProductKey {
     return has_bias ? cublas::kBiasEpilogue : cublas::kPlainEpilogue;
   }
   bool operator<(const ProductKey& other) const { return tie() < other.tie(); }
+  /// For ProductChoices.
+  std::string text(bool has_tf32) const {
+    constexpr const char* kActivations[] = {"", ", GELU", ", GELU's gradient"};
+    return fmt::format("m {}, n {}, k {}{}{}, {} to {}{}{}{}, aligned {} {} {}", dims.m, dims.n, dims.k,
+                       dims.transpose_a ? ", a transposed" : "", dims.transpose_b ? ", b transposed" : "",
+                       name_of(operand), name_of(result), has_tf32 && operand == DType::f32 ? " by tf32" : "",
+                       has_bias ? ", bias" : "", kActivations[static_cast<int>(activation)], a_alignment, b_alignment,
+                       c_alignment);
+  }
 };
 
 /// The library as one GPU has it: calls whose status is read.
@@ -150,7 +163,8 @@ Preference make_preference(const Library& library, const ProductKey& key) {
 
 /// A product that the library has been asked about, and may not have (is_found).
 struct Product {
-  Product(const Library& library, CublasLt::Handle* handle, const ProductKey& key)
+  /// `wanted`: so many candidates, at most.
+  Product(const Library& library, CublasLt::Handle* handle, const ProductKey& key, int wanted)
       : operation(make_operation(library, key)),
         a(make_layout(library, key.operand, key.dims.transpose_a ? key.dims.k : key.dims.m,
                       key.dims.transpose_a ? key.dims.m : key.dims.k)),
@@ -164,11 +178,14 @@ struct Product {
       set_pointer(library, cublas::kAuxPointer, reinterpret_cast<const void*>(kAuxAlignment));
     const Preference preference = make_preference(library, key);
     int found = 0;
+    candidates.resize(static_cast<std::size_t>(wanted));
     const int status = library.table().find_algorithms(handle, operation.get(), b.get(), a.get(), c.get(), c.get(),
-                                                       preference.get(), 1, &chosen, &found);
+                                                       preference.get(), wanted, candidates.data(), &found);
     is_found = status != cublas::kNotSupported && (status != cublas::kSuccess || found > 0);
     if (!is_found) return;
     library.check(status, "cublasLtMatmulAlgoGetHeuristic");
+    candidates.resize(static_cast<std::size_t>(found));
+    chosen = candidates.front();
     library.check(chosen.status, "cublasLtMatmulAlgoGetHeuristic");
   }
   void set_pointer(const Library& library, int attribute, const void* address) const {
@@ -178,19 +195,26 @@ struct Product {
 
   Operation operation;
   Layout a, b, c;
-  CublasLt::Candidate chosen{};
-  bool is_found = false;
+  std::vector<CublasLt::Candidate> candidates;
+  CublasLt::Candidate chosen{};  // the first of them, if nobody chooses another
+  bool is_found = false, is_timed = false, is_settled = false;
 };
 
 /// One per stream: the algorithm of each shape, asked for once.
 class Products {
  public:
-  const Product& get(const Library& library, const ProductKey& key) {
+  /// `choices`: null where products are not timed.
+  Product& get(const Library& library, const ProductKey& key, const ProductChoices* choices) {
     make_handle(library);
     auto found = products_.find(key);
-    if (found == products_.end())
-      found = products_.emplace(key, std::make_unique<Product>(library, handle_.get(), key)).first;
-    return *found->second;
+    if (found == products_.end()) {
+      const int wanted = choices != nullptr ? ProductChoices::kCandidates : 1;
+      found = products_.emplace(key, std::make_unique<Product>(library, handle_.get(), key, wanted)).first;
+    }
+    Product& product = *found->second;
+    if (choices != nullptr && !choices->are_open() && !std::exchange(product.is_settled, true))
+      if (const CublasLt::Candidate* chosen = choices->chosen(key.text(library.has_tf32()))) product.chosen = *chosen;
+    return product;
   }
   CublasLt::Handle* handle() const { return handle_.get(); }
 
@@ -224,6 +248,20 @@ struct Aux {
   Buffer buffer = {};
 };
 
+bool overlap(const Buffer& a, const Buffer& b) {
+  const auto* const at = static_cast<const std::byte*>(a.data);
+  const auto* const other = static_cast<const std::byte*>(b.data);
+  return std::less<>()(at, other + b.bytes()) && std::less<>()(other, at + a.bytes());
+}
+
+/// Whether the product gives the same when it is computed again.
+bool may_repeat(const MatmulBuffers& p, const Aux& aux, const MatmulDims& dims) {
+  const bool writes_aux = aux.activation == Activation::gelu;
+  for (const Buffer* in : {&p.a, &p.b, &p.bias})
+    if (overlap(*in, p.c) || (writes_aux && overlap(*in, aux.buffer))) return false;
+  return dims.beta == 0 && (writes_aux || !overlap(aux.buffer, p.c));
+}
+
 /// Whether there is such a product; then it is enqueued.
 bool try_multiply(ExecContext& ctx, const MatmulBuffers& p, const Aux& aux, const MatmulDims& dims) {
   const std::string what = describe(dims);
@@ -237,21 +275,30 @@ bool try_multiply(ExecContext& ctx, const MatmulBuffers& p, const Aux& aux, cons
                        alignment_of(p.b.data),
                        alignment_of(p.c.data)};
   auto& products = ctx.state<Products>();
-  const Product& product = products.get(library, key);
+  ProductChoices* const choices = ctx.gpu().product_choices();
+  Product& product = products.get(library, key, choices);
   if (!product.is_found) return false;
+  const bool is_timed_now = choices != nullptr && choices->are_open() && !product.is_timed &&
+                            !ctx.state<StreamWatches>().are_captured() && may_repeat(p, aux, dims);
   const bool moves_bias = key.has_bias && (p.bias.dtype != p.c.dtype ||
                                            reinterpret_cast<std::uintptr_t>(p.bias.data) % kBiasAlignment != 0);
-  const std::size_t workspace_bytes = product.chosen.workspace_bytes;
+  std::size_t workspace_bytes = product.chosen.workspace_bytes;
+  if (is_timed_now)
+    for (const CublasLt::Candidate& one : product.candidates)
+      workspace_bytes = std::max(workspace_bytes, one.workspace_bytes);
   const Room room(ctx, static_cast<std::int64_t>(workspace_bytes), moves_bias ? bias_bytes(dims) : 0);
   if (moves_bias) cuda_kernels().cast(ctx, {room.bias, dims.n, p.c.dtype, p.c.device}, p.bias);
   if (key.has_bias) product.set_pointer(library, cublas::kBiasPointer, moves_bias ? room.bias : p.bias.data);
   if (!aux.buffer.empty()) product.set_pointer(library, cublas::kAuxPointer, aux.buffer.data);
-  constexpr float kOne = 1.0f;
-  library.check(
-      library.table().multiply(products.handle(), product.operation.get(), &kOne, p.b.data, product.b.get(), p.a.data,
-                               product.a.get(), &dims.beta, p.c.data, product.c.get(), p.c.data, product.c.get(),
-                               &product.chosen.algorithm, room.workspace, workspace_bytes, stream_of(ctx)),
-      "cublasLtMatmul");
+  const auto multiply = [&](const CublasLt::Candidate& by) {
+    constexpr float kOne = 1.0f;
+    return library.table().multiply(products.handle(), product.operation.get(), &kOne, p.b.data, product.b.get(),
+                                    p.a.data, product.a.get(), &dims.beta, p.c.data, product.c.get(), p.c.data,
+                                    product.c.get(), &by.algorithm, room.workspace, by.workspace_bytes, stream_of(ctx));
+  };
+  if (is_timed_now) choices->time(key.text(library.has_tf32()), product.candidates, stream_of(ctx), multiply);
+  product.is_timed |= is_timed_now;
+  library.check(multiply(product.chosen), "cublasLtMatmul");
   return true;
 }
 

@@ -29,6 +29,7 @@ constexpr bool kStandsFor<CublasLt::Candidate, cublasLtMatmulHeuristicResult_t> 
     offsetof(CublasLt::Candidate, status) == offsetof(cublasLtMatmulHeuristicResult_t, state);
 
 static_assert(kSame<decltype(CublasLt::status_text), decltype(&cublasLtGetStatusString)>);
+static_assert(kSame<decltype(CublasLt::version), decltype(&cublasLtGetVersion)>);
 static_assert(kSame<decltype(CublasLt::create), decltype(&cublasLtCreate)>);
 static_assert(kSame<decltype(CublasLt::destroy), decltype(&cublasLtDestroy)>);
 static_assert(kSame<decltype(CublasLt::operation_create), decltype(&cublasLtMatmulDescCreate)>);

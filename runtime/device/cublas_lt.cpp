@@ -11,6 +11,7 @@ struct LoadedCublas {
                 "name the folder of CUDA's libcublasLt.so in cuda.libraries, or use device = \"cpu\"", folders,
                 cuda_folders()) {
     library.find(table.status_text, "cublasLtGetStatusString");
+    library.find(table.version, "cublasLtGetVersion");
     library.find(table.create, "cublasLtCreate");
     library.find(table.destroy, "cublasLtDestroy");
     library.find(table.operation_create, "cublasLtMatmulDescCreate");

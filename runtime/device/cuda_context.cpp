@@ -10,6 +10,8 @@
 #include <cstring>
 #include <system_error>
 
+#include "runtime/device/product_choices.h"
+
 namespace zs {
 namespace {
 
@@ -146,9 +148,11 @@ CudaContext::CudaContext(Libraries libraries, int ordinal, bool shares, const Pr
     : libraries_(std::move(libraries)), gpu_(gpu_of(driver(), ordinal)), claim_(gpu_, shares), products_(products) {
   check(driver().device(&device_, ordinal), "cuDeviceGet");
   check(driver().context_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
+  if (products.are_timed) product_choices_ = std::make_unique<ProductChoices>(*this);
 }
 
 CudaContext::~CudaContext() {
+  product_choices_.reset();  // has events
   if (module_ != nullptr) {
     int status = try_make_current();
     if (status == cuda_status::kSuccess) status = driver().module_unload(module_);

@@ -15,9 +15,11 @@
 
 namespace zs {
 
+class ProductChoices;
+
 /// What products on a GPU may do, as DeviceOptions has it.
 struct ProductOptions {
-  bool tf32 = false, fuses_gelu = true;
+  bool tf32 = false, fuses_gelu = true, are_timed = false;
 };
 
 /// A GPU held by this rank: its primary context, which cuBLAS and NCCL in the same process use too, and the right to
@@ -48,6 +50,8 @@ class CudaContext {
   /// Whose ranges have the names of ops; null: nobody's.
   const Nvtx* profiler() const { return libraries_.profiler; }
   const ProductOptions& products() const { return products_; }
+  /// Null where products are not timed. The device's host thread only.
+  ProductChoices* product_choices() const { return product_choices_.get(); }
   const CudaGpu& gpu() const { return gpu_; }
   /// For the calling thread: comes before any call that makes, uses or frees something.
   void make_current() const { check(try_make_current(), "cuCtxSetCurrent"); }
@@ -89,6 +93,7 @@ class CudaContext {
   CudaGpu gpu_;
   Claim claim_;
   const ProductOptions products_;
+  std::unique_ptr<ProductChoices> product_choices_;
   int device_ = 0;
   CUctx_st* context_ = nullptr;
   struct Function {

@@ -7,7 +7,7 @@ namespace zs {
 CudaDevice::State::State(const DeviceOptions& options, CudaContext::Libraries libraries, Trace& trace,
                          MemoryCounter& counter, Profile& profile)
     : context(std::move(libraries), options.gpu, options.shares_gpu,
-              {.tf32 = options.tf32, .fuses_gelu = options.fuses_gelu}),
+              {.tf32 = options.tf32, .fuses_gelu = options.fuses_gelu, .are_timed = options.times_products}),
       pinned(make_pinned_allocator(context), options.pinned_bytes),
       uploads(context, options.sync_timeout_s),
       allocator(make_cuda_allocator(context, options.memory, options.slab_bytes)),

@@ -32,6 +32,7 @@ struct DeviceOptions {
   std::string libraries = {};     ///< folders, separated by colons, where CUDA's libraries are looked for first
   bool tf32 = false;              ///< products of f32 on a GPU may round their operands to 11 bits: faster
   bool fuses_gelu = true;         ///< products of bf16 on a GPU may compute GELU before they round their sums
+  bool times_products = false;    ///< algorithms of a GPU's products are chosen by time (ProductChoices)
   bool cudnn_attention = false;   ///< attention on a GPU by cuDNN where it can (cuda_kernels_with_cudnn)
 };
 

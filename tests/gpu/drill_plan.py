@@ -71,9 +71,10 @@ def full_a():
         file_cases("ranks as threads, staged", "shard_cuda_test", "cuda_ranks_test", 25),
         figures("bench_kernels, bf16", "bench_kernels", 55, KERNELS),
         figures("bench_kernels, attention by cuDNN", "bench_kernels", 20, [*KERNELS, "--filter", "attention", "--cudnn"]),
-        figures("bench_step 124M", "bench_step", 20, STEP),
-        figures("bench_step 124M, own attention", "bench_step", 20, [*STEP, "--set", "cuda.attention=own"]),
-        figures("bench_step 124M, no fused_gelu", "bench_step", 20, [*STEP, "--set", "cuda.fused_gelu=false"]),
+        figures("bench_step 124M", "bench_step", 15, STEP),
+        figures("bench_step 124M, products by time", "bench_step", 15, [*STEP, "--set", "cuda.tune_products=true"]),
+        figures("bench_step 124M, own attention", "bench_step", 15, [*STEP, "--set", "cuda.attention=own"]),
+        figures("bench_step 124M, no fused_gelu", "bench_step", 15, [*STEP, "--set", "cuda.fused_gelu=false"]),
         peer("PyTorch 124M", "gpu_step.py", 35, ["--preset", "124M"]),
         peer("PyTorch attention and copy", "gpu_kernels.py", 25),
     ]

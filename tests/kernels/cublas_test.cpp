@@ -78,7 +78,7 @@ TEST_CASE("a product runs in its stream's order, by an algorithm that is asked f
   gpu.multiply(c, a, b, {}, {.m = 16, .n = 4, .k = 8});
   gpu.device.synchronize();
   CHECK(c.as<float>()[63] == 8);
-  CHECK(gpu.cublas.calls("cublasLtMatmulAlgoGetHeuristic") == 2);
+  CHECK(gpu.cublas.calls("cublasLtMatmulAlgoGetHeuristic") == 1);  // whatever beta is
   CHECK(gpu.cublas.calls("cublasLtMatmul") == 4);
 }
 

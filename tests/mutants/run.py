@@ -19,7 +19,7 @@ import tomllib
 
 COMPILER = "the compiler"
 SECONDS = 300  # of one test; a fault that hangs is caught too
-NAMES = ("kernels", "kernels_cuda", "comm", "device", "tensor", "shard", "shard_cuda", "model", "train", "bench")
+NAMES = ("kernels", "kernels_cuda", "kernels_cuda_launch", "comm", "device", "tensor", "shard", "shard_cuda", "model", "train", "bench")
 PROGRAMS = {name: f"tests/{name.partition('_')[0]}/{name}_test" for name in NAMES} | {"comm_gpu": "tests/gpu/comm_gpu_worlds_test"}
 SCRIPTS = ("train/program", "bench", "project")
 UNDER_MPIRUN = re.compile(r"comm_(mpi|shm)_\d+")

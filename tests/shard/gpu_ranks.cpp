@@ -79,10 +79,12 @@ void GpuMachine::run(const Config& config, Transport transport, const Body& body
     options.sync_timeout_s = kTimeout_s;
     options.gpu = base.rank() % gpus_;
     options.shares_gpu = gpus_ < ranks_;
+    options.times_products = config.cuda.tune_products;
     const auto device = plan.create_device(options, [&](DeviceKind, const DeviceOptions& planned) {
-      return std::make_unique<CudaDevice>(
-          planned, emulated_ ? CudaContext::Libraries{emulated_->table(), emulated_cublas_->table()}
-                             : CudaContext::Libraries{open_cuda_driver(), open_cublas_lt()});
+      if (!emulated_)
+        return std::make_unique<CudaDevice>(planned, CudaContext::Libraries{open_cuda_driver(), open_cublas_lt()});
+      const auto library = base.rank() > 0 && others_library_ ? others_library_ : emulated_cublas_->table();
+      return std::make_unique<CudaDevice>(planned, CudaContext::Libraries{emulated_->table(), library});
     });
     const auto world = make_gpu_world(base, *device, transport, nccl);
     body(*world, static_cast<CudaDevice&>(*device), plan);

@@ -31,6 +31,9 @@ class GpuMachine {
   FakeNccl* fake_nccl() const { return fake_nccl_.get(); }
   /// Null on real GPUs.
   EmulatedDriver* emulated() const { return emulated_.get(); }
+  EmulatedCublas* emulated_cublas() const { return emulated_cublas_.get(); }
+  /// Emulated ranks but the first have this one.
+  void give_others(std::shared_ptr<const CublasLt> library) { others_library_ = std::move(library); }
   /// What nobody has given back, of emulated GPUs and NCCL.
   std::size_t live_handles() const;
 
@@ -47,6 +50,7 @@ class GpuMachine {
   std::unique_ptr<EmulatedDriver> emulated_;
   std::unique_ptr<EmulatedCublas> emulated_cublas_;
   std::unique_ptr<FakeNccl> fake_nccl_;
+  std::shared_ptr<const CublasLt> others_library_;
 };
 
 }  // namespace zs::test

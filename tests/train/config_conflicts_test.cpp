@@ -37,6 +37,8 @@ TEST_CASE("keys that contradict each other are refused") {
       {{"model.preset=llama-tiny", "model.dropout=0.1"}, "model.dropout does not go with model.family \"llama\""},
       {{"cuda.attention=cudnn", "train.deterministic=true"},
        "cuda.attention = \"cudnn\" does not go with train.deterministic"},
+      {{"cuda.tune_products=true", "train.deterministic=true"},
+       "cuda.tune_products = true does not go with train.deterministic"},
       {{"cuda.graph=true", "device=cpu"}, "cuda.graph = true does not go with device = \"cpu\""},
       {{"data.field=body"}, "data.field = \"body\" does not go with data.format = \"stream\""},
       {{"data.format=lines", "data.prompt_field=q"},

@@ -106,12 +106,15 @@ TEST_CASE("what products on a GPU may do is what the configuration says") {
   CHECK(plain.gpu == 1);
   CHECK_FALSE(plain.tf32);
   CHECK(plain.fuses_gelu);
+  CHECK_FALSE(plain.times_products);
   config.cuda.tf32 = true;
   config.cuda.fused_gelu = false;
+  config.cuda.tune_products = true;
   config.cuda.libraries = "/opt/cuda:/opt/nccl";
   CHECK(gpu_options(config, 0).libraries == "/opt/cuda:/opt/nccl");
   CHECK(gpu_options(config, 0).tf32);
   CHECK_FALSE(gpu_options(config, 0).fuses_gelu);
+  CHECK(gpu_options(config, 0).times_products);
 }
 
 TEST_CASE(

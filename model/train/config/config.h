@@ -127,7 +127,7 @@ struct Config {
   struct Cuda {
     bool tf32 = false, share_gpu = false;
     std::string transport = "auto", registration = "auto";
-    bool graph = false, fused_gelu = true;
+    bool graph = false, fused_gelu = true, tune_products = false;
     std::string attention = "auto", libraries;
     bool operator==(const Cuda&) const = default;
   };

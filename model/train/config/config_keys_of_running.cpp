@@ -179,6 +179,10 @@ constexpr std::array kRunningKeys = {
     ConfigKey{"cuda.fused_gelu", [](Config& c) -> ConfigSlot { return &c.cuda.fused_gelu; }, any, "", "",
               "Products of bf16 on a GPU (compute capability 9.0 and later) also compute GELU by tanh, and its "
               "gradient, where cuBLASLt has that. docs/gpu.md."},
+    ConfigKey{
+        "cuda.tune_products", [](Config& c) -> ConfigSlot { return &c.cuda.tune_products; }, any, "", "",
+        "The first step times cuBLASLt's algorithms for each product; from the second on all ranks use those that "
+        "were fastest on rank 0. Another run may choose others, with other bits. docs/gpu.md."},
     ConfigKey{"cuda.attention", [](Config& c) -> ConfigSlot { return &c.cuda.attention; }, any, "auto|own|cudnn", "",
               "Attention of bf16 on a GPU: `own` kernels, or cuDNN's. `auto`: cuDNN's where it is found, without "
               "`train.deterministic`. docs/gpu.md."},

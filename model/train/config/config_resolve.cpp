@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <numeric>
 
+#include "model/train/config/config_cuda.h"
 #include "model/train/config/config_lora.h"
 #include "model/train/config/config_model.h"
 #include "model/train/config/config_offload.h"
@@ -276,21 +277,6 @@ void check_rest(ConfigDraft& draft) {
       c.checkpoint.background && !c.checkpoint.is_regular())
     draft.report("checkpoint.background", "checkpoint.background = true without regular checkpoints",
                  "set checkpoint.every or checkpoint.every_minutes, or leave it out");
-  if (are_good(draft, {"cuda.graph", "device"}) && c.cuda.graph && c.device != "cuda")
-    draft.report("cuda.graph", fmt::format("cuda.graph = true does not go with device = \"{}\"", c.device),
-                 "leave it out, or use device = \"cuda\": the CPU has no graphs");
-  if (are_good(draft, {"cuda.attention", "train.deterministic"}) && c.cuda.attention == "cudnn" &&
-      c.train.deterministic)
-    draft.report("cuda.attention", "cuda.attention = \"cudnn\" does not go with train.deterministic",
-                 "leave one of them out: cuDNN's attention does not repeat its bits");
-  if (are_good(draft, {"cuda.graph", "run.lost_updates_every"}) && c.cuda.graph && c.run.lost_updates_every > 0)
-    draft.report("run.lost_updates_every", "run.lost_updates_every does not go with cuda.graph = true",
-                 "leave one of them out: a captured step is the same work each time");
-  if (are_good(draft, {"cuda.graph", "device", "model.dropout"}) && c.cuda.graph && c.device == "cuda" &&
-      c.model.has_dropout())
-    draft.report("cuda.graph",
-                 "cuda.graph = true does not go with dropout, whose random numbers are others in each step",
-                 "leave it out, or set model.dropout = 0");
   if (are_good(draft, {"run.validate_every", "data.validation_fraction", "data.validation"}) &&
       c.run.validate_every > 0 && c.data.validation.empty() && c.data.validation_fraction == 0)
     draft.report("run.validate_every", "run.validate_every is set, but there is no validation data",
@@ -362,6 +348,7 @@ void resolve_config(ConfigDraft& draft) {
   check_layout(draft);
   check_data(draft);
   check_offload(draft);
+  check_cuda(draft);
   check_documents(draft);
   check_weights(draft);
   check_rest(draft);

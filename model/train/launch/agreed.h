@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdio>
 #include <functional>
 #include <string>
@@ -26,6 +27,18 @@ int agreed(World& world, const Body& body, const std::string& program = "train")
   const World::Agreement agreement = world.agree(code, message);
   if (agreement.code != 0 && world.rank() == agreement.rank) print_to_stderr("{}\n", agreement.message);
   return agreement.code;
+}
+
+/// Collective: what only the first rank has, on every rank, however long.
+inline std::string from_first(World& world, const std::string& text) {
+  constexpr std::size_t kMessageBytes = 1000;  // what World::agree carries
+  std::string whole;
+  for (;;) {
+    const std::string part =
+        world.agree(world.rank() == 0 ? 1 : 0, text.substr(std::min(whole.size(), text.size()), kMessageBytes)).message;
+    whole += part;
+    if (part.size() < kMessageBytes) return whole;
+  }
 }
 
 /// Runs `body(together)`, in which `together` is agreed() of its own argument: 0, or the code of the first that was

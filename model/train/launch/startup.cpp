@@ -25,7 +25,6 @@
 namespace zs {
 namespace {
 
-constexpr std::size_t kMessageBytes = 1000;  // what World::agree carries
 constexpr const char* kTodo = "start every rank with the same program, configuration, options and environment";
 /// A host with less than this part of another's free memory is worth a line.
 constexpr double kLittleMemory = 0.5;
@@ -103,17 +102,6 @@ StartupFacts unpack(const std::string& text) {
   return facts;
 }
 
-/// What only the first rank has, on every rank, however long.
-std::string from_first(World& world, const std::string& text) {
-  std::string whole;
-  for (;;) {
-    const std::string part =
-        world.agree(world.rank() == 0 ? 1 : 0, text.substr(std::min(whole.size(), text.size()), kMessageBytes)).message;
-    whole += part;
-    if (part.size() < kMessageBytes) return whole;
-  }
-}
-
 void tell_of_uneven_hosts(World& world, const StartupFacts& own, const StartupFacts& first) {
   const std::string note = uneven_hosts(world.rank(), own, first);
   const World::Agreement agreement = world.agree(note.empty() ? 0 : 1, note);
@@ -172,6 +160,7 @@ DeviceOptions gpu_options(const Config& config, int gpu) {
   options.libraries = config.cuda.libraries;
   options.tf32 = config.cuda.tf32;
   options.fuses_gelu = config.cuda.fused_gelu;
+  options.times_products = config.cuda.tune_products;
   options.cudnn_attention = gpu_attention(config).is_by_cudnn;
   options.shares_gpu = config.cuda.share_gpu;
   return options;

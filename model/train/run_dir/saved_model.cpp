@@ -19,9 +19,9 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kTables[] = {"model.", "lora.", "data.", "train.", "shard.", "precision.", "cuda."};
 /// Of those what concerns steps, or the machine that took them.
-constexpr std::string_view kOfTraining[] = {"train.time_limit", "cuda.graph",     "cuda.share_gpu",
-                                            "cuda.transport",   "cuda.libraries", "cuda.attention",
-                                            "model.path",       "lora.path",      "lora.export"};
+constexpr std::string_view kOfTraining[] = {
+    "train.time_limit", "cuda.graph",         "cuda.share_gpu", "cuda.transport", "cuda.libraries",
+    "cuda.attention",   "cuda.tune_products", "model.path",     "lora.path",      "lora.export"};
 
 bool is_on_disk(const fs::path& path) {
   std::error_code failed;

@@ -74,7 +74,8 @@ Session::Session(Device& device, World& world, const Config& config, Use use,
       config_(config),
       context_(device),
       model_(family_named(config.model.family).make(config.model)),
-      runtime_(context_, world, shard_options(config)) {
+      runtime_(context_, world, shard_options(config)),
+      products_(device, world) {
   if (is_loaded) draw_nothing(*model_, is_loaded);
   if (use == Use::training) {
     const std::size_t blocks = set_recompute(*model_, config);
@@ -347,6 +348,7 @@ std::int64_t Session::waited_since_last_ns() {
 
 StepResult Session::finish_step() {
   device_.synchronize();
+  products_.after_step();
   const HostView view(context_, context_.stream(), status_.buffer(DType::i64, kStatus));
   const auto* const status = view.as<std::int64_t>();
   last_step_us_ =

@@ -12,6 +12,7 @@
 #include "model/language_model.h"
 #include "model/shard_plan.h"
 #include "model/train/config/config.h"
+#include "model/train/step/product_tuning.h"
 #include "model/train/step/step_replay.h"
 #include "model/train/step/straggler.h"
 #include "model/train/step/target_weights.h"
@@ -135,6 +136,7 @@ class Session {
   const ResolvedPlan* resolved_plan() const { return resolved_plan_ ? &*resolved_plan_ : nullptr; }
   const Config& config() const { return config_; }
   Device& device() { return device_; }
+  ProductTuning& products() { return products_; }
   /// How steps became graphs; null without cuda.graph.
   StepReplay* replay() { return replay_ ? &*replay_ : nullptr; }
 
@@ -211,7 +213,8 @@ class Session {
   std::optional<LostUpdates> lost_updates_;     // run.lost_updates_every
   bool is_metered_ = false;                     // the step enqueued last
   std::optional<StepReplay> replay_;            // cuda.graph
-  Batch kept_;                                  // then: of all micro-batches of a step, one after the other
+  ProductTuning products_;
+  Batch kept_;  // then: of all micro-batches of a step, one after the other
   std::int64_t loss_slots_ = 0;
   std::function<bool()> is_enough_ = [] { return false; }, lacks_data_ = is_enough_, is_save_due_ = is_enough_,
                         is_writing_ = is_enough_, wants_validation_ = is_enough_;

@@ -249,7 +249,9 @@ int Trainer::load_weights() {
 int Trainer::load_checkpoint() {
   if (!resume_) return load_weights();
   return collectively(world_, "", [&] {
-    load({world_, session_->runtime().executor(), session_->optimizer()}, resume_->checkpoint);
+    CheckpointInfo info = load({world_, session_->runtime().executor(), session_->optimizer()}, resume_->checkpoint);
+    session_->products().restore(info.attributes[ProductTuning::kAttribute]);
+    tell("note", session_->products().take_news());
     if (has_checkpoint_) saved_step_ = resume_->step;
     find_best();
     together(world_, [&] { take_up_run(); });
@@ -338,6 +340,7 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
     return static_cast<int>(error.code());
   }
   if (world_.size() > 1) tell("warning", stragglers_.after_step(result.waits, seconds));
+  tell("note", session_->products().take_news());
   if (StepReplay* const replay = session_->replay()) tell("note", replay->take_news(step));
   stop_ = std::max(stop_, static_cast<StopReason>(result.stop));
   is_save_due_ = result.is_save_due, is_writing_ = result.is_writing;

@@ -114,7 +114,9 @@ int Trainer::save_checkpoint(std::int64_t step, bool is_last_chance) {
       mark_->begin(checkpoint_name(step));
     });
     const TrainingState state{world_, session_->runtime().executor(), session_->optimizer()};
-    const CheckpointInfo info{.step = step, .attributes = run_attributes(config_, data_facts_)};
+    CheckpointInfo info{.step = step, .attributes = run_attributes(config_, data_facts_)};
+    if (const std::string& chosen = session_->products().chosen(); !chosen.empty())
+      info.attributes[ProductTuning::kAttribute] = chosen;
     const std::string root = run_dir_ + "/checkpoints";
     if (in_background) {
       save_ = std::make_unique<SaveOnItsWay>(step, watch_, state, root, info, session_->save_memory());

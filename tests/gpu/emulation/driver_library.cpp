@@ -15,6 +15,10 @@ namespace {
 struct EmulatedGpu {
   EmulatedDriver driver{{.memory_bytes = std::int64_t{4} << 30, .is_immediate = true, .kernels = emulated_kernels()}};
   EmulatedCublas cublas{driver};
+
+  EmulatedGpu() {
+    cublas.know_candidates(3, [](int, int candidate) { return candidate == 1 ? 0.5 : 1.0; });
+  }
 };
 const EmulatedGpu& gpu() {
   static const EmulatedGpu* const only = new EmulatedGpu;
@@ -79,6 +83,7 @@ ZS_FORWARD(driver, function_load, cuFuncLoad)
 ZS_FORWARD(driver, function_attribute, cuFuncSetAttribute)
 ZS_FORWARD(driver, launch, cuLaunchKernel)
 ZS_FORWARD(cublas, status_text, cublasLtGetStatusString)
+ZS_FORWARD(cublas, version, cublasLtGetVersion)
 ZS_FORWARD(cublas, create, cublasLtCreate)
 ZS_FORWARD(cublas, destroy, cublasLtDestroy)
 ZS_FORWARD(cublas, operation_create, cublasLtMatmulDescCreate)

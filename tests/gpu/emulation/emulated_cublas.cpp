@@ -138,6 +138,7 @@ void run(const Product& p) {
 struct Found {
   std::uint64_t problem;
   std::uint32_t a_alignment, b_alignment, c_alignment, d_alignment, aux_alignment;
+  int candidate;
   std::uint64_t workspace_bytes;
 };
 static_assert(sizeof(Found) <= sizeof(CublasLt::Algorithm));
@@ -305,17 +306,19 @@ struct EmulatedCublasFunctions {
       const std::uint64_t parts_bytes = 1024 * d->rows * d->columns * sizeof(float);
       const bool is_cut = a->rows * a->columns > 16 * d->rows * d->columns && limit != preference->numbers.end() &&
                           parts_bytes <= limit->second;
-      const Found found{.problem = problem_of(*operation, {a, b, c, d}),
-                        .a_alignment = alignment(cublas::kAlignmentA),
-                        .b_alignment = alignment(cublas::kAlignmentB),
-                        .c_alignment = alignment(cublas::kAlignmentC),
-                        .d_alignment = alignment(cublas::kAlignmentD),
-                        .aux_alignment = is_with_aux ? alignment_of(operation->aux) : 1,
-                        .workspace_bytes = is_cut ? parts_bytes : 0};
-      candidates[0] = {};
-      std::memcpy(&candidates[0].algorithm, &found, sizeof(found));
-      candidates[0].workspace_bytes = found.workspace_bytes;
-      return *count = 1, cublas::kSuccess;
+      Found found{.problem = problem_of(*operation, {a, b, c, d}),
+                  .a_alignment = alignment(cublas::kAlignmentA),
+                  .b_alignment = alignment(cublas::kAlignmentB),
+                  .c_alignment = alignment(cublas::kAlignmentC),
+                  .d_alignment = alignment(cublas::kAlignmentD),
+                  .aux_alignment = is_with_aux ? alignment_of(operation->aux) : 1,
+                  .candidate = 0,
+                  .workspace_bytes = is_cut ? parts_bytes : 0};
+      for (*count = std::min(wanted, self.candidates_); found.candidate < *count; ++found.candidate) {
+        CublasLt::Candidate& one = candidates[found.candidate] = {{}, found.workspace_bytes, 0, 0, {}};
+        std::memcpy(&one.algorithm, &found, sizeof(found));
+      }
+      return cublas::kSuccess;
     });
   }
 
@@ -359,13 +362,17 @@ struct EmulatedCublasFunctions {
           .workspace_bytes = found.workspace_bytes};
       self.gelu_products_ += has_gelu(epilogue) ? 1 : 0;
       self.gelu_gradient_products_ += epilogue == cublas::kGeluGradientEpilogue ? 1 : 0;
-      self.driver_.launch(stream, [product] { run(product); });
+      self.driver_.launch(stream, [product, &driver = self.driver_, ms = self.begin(found.candidate)] {
+        run(product);
+        driver.pass_time(ms);
+      });
       return cublas::kSuccess;
     });
   }
 
   static constexpr CublasLt kTable = {
       .status_text = status_text,
+      .version = [] { return std::size_t{130200}; },
       .create = create,
       .destroy = handle_destroy,
       .operation_create = operation_create,

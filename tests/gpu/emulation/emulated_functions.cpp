@@ -150,10 +150,10 @@ struct EmulatedFunctions {
       event->captured_in = 0;
       event->latest = std::make_shared<bool>(false);
       event->at_ms = std::make_shared<double>();
-      stream->queue.push_back({nullptr, [&self, passed = event->latest, at_ms = event->at_ms] {
-                                 *passed = true;
-                                 *at_ms = self.now_ms_;
-                               }});
+      self.push(*stream, [&self, passed = event->latest, at_ms = event->at_ms] {
+        *passed = true;
+        *at_ms = self.now_ms_;
+      });
       return 0;
     });
   }

@@ -1,0 +1,29 @@
+#include "model/train/config/config_cuda.h"
+
+#include <fmt/format.h>
+
+namespace zs {
+
+void check_cuda(ConfigDraft& draft) {
+  const Config& c = draft.config;
+  if (are_good(draft, {"cuda.graph", "device"}) && c.cuda.graph && c.device != "cuda")
+    draft.report("cuda.graph", fmt::format("cuda.graph = true does not go with device = \"{}\"", c.device),
+                 "leave it out, or use device = \"cuda\": the CPU has no graphs");
+  if (are_good(draft, {"cuda.attention", "train.deterministic"}) && c.cuda.attention == "cudnn" &&
+      c.train.deterministic)
+    draft.report("cuda.attention", "cuda.attention = \"cudnn\" does not go with train.deterministic",
+                 "leave one of them out: cuDNN's attention does not repeat its bits");
+  if (are_good(draft, {"cuda.tune_products", "train.deterministic"}) && c.cuda.tune_products && c.train.deterministic)
+    draft.report("cuda.tune_products", "cuda.tune_products = true does not go with train.deterministic",
+                 "leave one of them out: what is fastest is not the same in every run");
+  if (are_good(draft, {"cuda.graph", "run.lost_updates_every"}) && c.cuda.graph && c.run.lost_updates_every > 0)
+    draft.report("run.lost_updates_every", "run.lost_updates_every does not go with cuda.graph = true",
+                 "leave one of them out: a captured step is the same work each time");
+  if (are_good(draft, {"cuda.graph", "device", "model.dropout"}) && c.cuda.graph && c.device == "cuda" &&
+      c.model.has_dropout())
+    draft.report("cuda.graph",
+                 "cuda.graph = true does not go with dropout, whose random numbers are others in each step",
+                 "leave it out, or set model.dropout = 0");
+}
+
+}  // namespace zs

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "comm/world.h"
+#include "runtime/device/device.h"
+
+namespace zs {
+
+class ProductChoices;
+
+/// The algorithms of products on GPUs, where `cuda.tune_products` chooses them by time: what the first rank has found
+/// in the first step, on every rank from the second one on, so that a sample's gradient has the same bits wherever it
+/// is computed. Of a device that times nothing: nothing. Outlived by device and world; one host thread uses it.
+class ProductTuning {
+ public:
+  /// Of a checkpoint, with what was chosen.
+  static constexpr const char* kAttribute = "products.algorithms";
+
+  ProductTuning(Device& device, World& world);
+
+  /// Collective, before the first step: takes what chosen() was in the run that goes on. Where it is none, or of other
+  /// GPUs or another library than some rank's, products are timed as in a new run.
+  void restore(const std::string& saved);
+  /// Collective, behind a step, when the device has done it.
+  void after_step();
+  /// For a checkpoint, the same on every rank; empty: nothing is chosen.
+  const std::string& chosen() const { return chosen_; }
+  /// A line to tell, once. Empty: nothing new.
+  std::string take_news() { return std::exchange(news_, {}); }
+
+ private:
+  /// Whether that can be used on all ranks, and is then. The news: `taken` and what it comes to, or `refused` and why.
+  bool adopt(const std::string& text, const char* taken, const char* refused);
+
+  World& world_;
+  ProductChoices* const choices_;  // null: nothing is timed
+  std::string chosen_, news_;
+};
+
+}  // namespace zs

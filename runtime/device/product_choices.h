@@ -1,0 +1,66 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/device/cuda_times.h"
+
+namespace zs {
+
+/// By which of cuBLASLt's algorithms a GPU computes its products, where they are chosen by time
+/// (ProductOptions::are_timed). A product is timed once, by the GPU's own events; until `settle` the library's first
+/// candidate computes it all the same, so that ranks whose times differ have the same bits. What was timed is text, for
+/// other ranks and for later runs: NVIDIA says that an algorithm's bytes hold for the same version of the library.
+/// Owned by the context; the device's host thread only.
+class ProductChoices {
+ public:
+  static constexpr int kCandidates = 8;
+  /// Enqueues the product once, by this candidate; the library's status.
+  using Run = std::function<int(const CublasLt::Candidate& candidate)>;
+
+  explicit ProductChoices(const CudaContext& context) : context_(context), events_(context) {}
+
+  /// Not yet settled: products are to be timed.
+  bool are_open() const { return events_.has_value(); }
+  /// Runs each candidate some times, unless the product is known. `product`: a line's text that says all that
+  /// algorithms depend on. Candidates that fail are left out.
+  void time(const std::string& product, std::span<const CublasLt::Candidate> candidates, CUstream_st* stream,
+            const Run& run);
+  /// The fastest candidates, once the streams have ended: a line that says what they are for, another that names the
+  /// columns, and one a product.
+  std::string measured();
+  /// That first line.
+  std::string made_for() const;
+  /// From now on products are computed by the text's algorithms, and those that it does not have by the library's first
+  /// candidates. Lines that cannot be read are skipped.
+  void settle(const std::string& text);
+  /// Null: the library's first candidate.
+  const CublasLt::Candidate* chosen(const std::string& product) const;
+
+  /// Of all that is chosen.
+  struct Summary {
+    int products = 0, changed = 0;  ///< these are not the library's first candidates
+    double saved_ms = 0;            ///< where each product is computed once
+  };
+  const Summary& summary() const { return summary_; }
+
+ private:
+  struct Timed {
+    CublasLt::Candidate candidate;
+    int number;  // from 1, as the library has them
+    std::vector<CUevent_st*> events;
+  };
+  double least_ms(const Timed& timed) const;
+
+  const CudaContext& context_;
+  std::optional<CudaTimedEvents> events_;  // until it is settled
+  std::map<std::string, std::vector<Timed>> timed_;
+  std::map<std::string, CublasLt::Candidate> chosen_;
+  Summary summary_;
+};
+
+}  // namespace zs
