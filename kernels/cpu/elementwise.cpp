@@ -3,6 +3,7 @@
 #if defined(ZS_ISA)
 #include "kernels/cpu/stream_store.h"
 #include "kernels/cpu/vec_math.h"
+#include "kernels/gelu_silu.h"
 
 namespace zs::cpu::ZS_ISA {
 namespace {
@@ -51,13 +52,10 @@ void map_binary(int threads, Data out, Data a, Data b, std::int64_t n, F f) {
   });
 }
 
-constexpr float kTwoRootTwoOverPi = 1.5957691216057308f;  // 2 sqrt(2 / pi)
-constexpr float kCubic = 0.044715f;
-
-/// Beyond +-20 the function is 0 or x to f32; keeps powers of x finite. NaN stays NaN.
-__attribute__((always_inline)) inline Vec clamp20(Vec x) {
-  const Vec low = x < -20.0f ? all<Vec>(-20.0f) : x;
-  return low > 20.0f ? all<Vec>(20.0f) : low;
+/// NaN stays NaN.
+__attribute__((always_inline)) inline Vec clamped(Vec x) {
+  const Vec low = x < -kMostOfGelu ? all<Vec>(-kMostOfGelu) : x;
+  return low > kMostOfGelu ? all<Vec>(kMostOfGelu) : low;
 }
 
 /// 0.5 (1 + tanh u) = 1 / (1 + e^(-2u)): no cancellation for negative x. `square` is x^2.
@@ -74,7 +72,7 @@ __attribute__((always_inline)) inline Vec gelu_tanh(Vec x) {
 }
 template <Precision kPrecision>
 __attribute__((always_inline)) inline Vec gelu_tanh_slope(Vec x) {
-  const Vec c = clamp20(x), square = c * c, gate = tanh_gate<kPrecision>(c, square);
+  const Vec c = clamped(x), square = c * c, gate = tanh_gate<kPrecision>(c, square);
   const Vec inner = fused(square, all<Vec>(3.0f * kTwoRootTwoOverPi * kCubic), all<Vec>(kTwoRootTwoOverPi));
   return gate * fused(c * (1.0f - gate), inner, all<Vec>(1.0f));
 }
@@ -84,11 +82,11 @@ struct Normal {
   Vec density;  // at x
 };
 __attribute__((always_inline)) inline Normal normal_at(Vec x) {
-  const Vec c = clamp20(x);
+  const Vec c = clamped(x);
   const Vec e = exp_of<Precision::full>(-0.5f * c * c);
-  const Vec a = (c < 0.0f ? -c : c) * 0.70710678118654752f;
+  const Vec a = (c < 0.0f ? -c : c) * kRootHalf;
   const Vec half_tail = 0.5f * erfc_of(a, e);
-  return {c < 0.0f ? half_tail : 1.0f - half_tail, 0.39894228040143268f * e};
+  return {c < 0.0f ? half_tail : 1.0f - half_tail, kNormalAtZero * e};
 }
 __attribute__((always_inline)) inline Vec gelu_erf(Vec x) { return x * normal_at(x).below; }
 __attribute__((always_inline)) inline Vec gelu_erf_slope(Vec x) {

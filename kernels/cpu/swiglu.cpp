@@ -3,12 +3,13 @@
 #if defined(ZS_ISA)
 #include "kernels/cpu/stream_store.h"
 #include "kernels/cpu/vec_math.h"
+#include "kernels/gelu_silu.h"
 
 namespace zs::cpu::ZS_ISA {
 namespace {
 
-/// Below -80 the function is taken to be what it is there, -1.4e-33, so that e^-a stays finite. NaN stays NaN.
-__attribute__((always_inline)) inline Vec clamped(Vec a) { return higher_of(all<Vec>(-80.0f), a); }
+/// NaN stays NaN.
+__attribute__((always_inline)) inline Vec not_below(Vec a) { return higher_of(all<Vec>(kLeastOfSilu), a); }
 
 template <Precision kPrecision>
 __attribute__((always_inline)) inline Vec gate_of(Vec a) {
@@ -16,12 +17,12 @@ __attribute__((always_inline)) inline Vec gate_of(Vec a) {
 }
 template <Precision kPrecision>
 __attribute__((always_inline)) inline Vec silu(Vec a) {
-  const Vec c = clamped(a);
+  const Vec c = not_below(a);
   return c * gate_of<kPrecision>(c);
 }
 template <Precision kPrecision>
 __attribute__((always_inline)) inline Vec silu_slope(Vec a) {
-  const Vec c = clamped(a), gate = gate_of<kPrecision>(c);
+  const Vec c = not_below(a), gate = gate_of<kPrecision>(c);
   return gate * fused(c, 1.0f - gate, all<Vec>(1.0f));
 }
 

@@ -32,6 +32,6 @@ __device__ inline std::int64_t end_of_queries(const AttentionArgs& args, std::in
   return end - 1 + args.window < args.time ? end - 1 + args.window : args.time;
 }
 
-inline constexpr float kLog2E = 1.44269504088896340736f, kMinusInfinity = -__builtin_inff();
+inline constexpr float kMinusInfinity = -__builtin_inff();
 
 }  // namespace zs::cuda

@@ -1,4 +1,5 @@
 #include "kernels/cuda/device.h"
+#include "kernels/gelu_silu.h"
 
 namespace zs::cuda {
 namespace {
@@ -17,39 +18,34 @@ __device__ void map_pack(const MapArgs& args, const F& f) {
   });
 }
 
-constexpr float kTwoRootTwoOverPi = 1.5957691216057308f;  // 2 sqrt(2 / pi)
-constexpr float kCubic = 0.044715f;
-
-/// Beyond +-20 the function is 0 or x to f32; keeps powers of x finite. NaN stays NaN.
-__device__ inline float clamp20(float x) { return x < -20.0f ? -20.0f : x > 20.0f ? 20.0f : x; }
+/// NaN stays NaN, here and below.
+__device__ inline float clamped(float x) { return x < -kMostOfGelu ? -kMostOfGelu : x > kMostOfGelu ? kMostOfGelu : x; }
 
 /// 0.5 (1 + tanh u) = 1 / (1 + e^(-2u)): no cancellation for negative x.
 __device__ inline float tanh_gate(float x) {
   return 1.0f / (1.0f + expf(-x * kTwoRootTwoOverPi * fmaf(kCubic, x * x, 1.0f)));
 }
 /// P(X <= x) of the normal distribution.
-__device__ inline float normal_below(float x) { return 0.5f * erfcf(-x * 0.70710678118654752f); }
+__device__ inline float normal_below(float x) { return 0.5f * erfcf(-x * kRootHalf); }
 
 __device__ inline float gelu(float x, bool is_erf) {
-  return x * (is_erf ? normal_below(clamp20(x)) : tanh_gate(clamp20(x)));
+  return x * (is_erf ? normal_below(clamped(x)) : tanh_gate(clamped(x)));
 }
 
 __device__ inline float gelu_slope(float value, bool is_erf) {
-  const float x = clamp20(value);
-  if (is_erf) return fmaf(x, 0.39894228040143268f * expf(-0.5f * x * x), normal_below(x));
+  const float x = clamped(value);
+  if (is_erf) return fmaf(x, kNormalAtZero * expf(-0.5f * x * x), normal_below(x));
   const float gate = tanh_gate(x), inner = fmaf(3.0f * kTwoRootTwoOverPi * kCubic, x * x, kTwoRootTwoOverPi);
   return gate * fmaf(x * (1.0f - gate), inner, 1.0f);
 }
 
-/// Below -80 silu is taken to be what it is there, -1.4e-33. NaN stays NaN.
-__device__ inline float above_80(float x) { return x < -80.0f ? -80.0f : x; }
-__device__ inline float silu_gate(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ inline float not_below(float x) { return x < kLeastOfSilu ? kLeastOfSilu : x; }
 __device__ inline float silu(float value) {
-  const float x = above_80(value);
-  return x * silu_gate(x);
+  const float x = not_below(value);
+  return x * sigmoid_of(x);
 }
 __device__ inline float silu_slope(float value) {
-  const float x = above_80(value), gate = silu_gate(x);
+  const float x = not_below(value), gate = sigmoid_of(x);
   return gate * fmaf(x, 1.0f - gate, 1.0f);
 }
 

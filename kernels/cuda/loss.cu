@@ -22,7 +22,6 @@ __device__ void for_each_logit(const CrossEntropyArgs& args, const Visit& visit)
 /// e^x for x <= 0. Of bf16 by the GPU's own function, whose errors are far below the operand's.
 template <class T>
 __device__ float exp_of(float x) {
-  constexpr float kLog2E = 1.44269504088896340736f;
   return sizeof(T) == sizeof(Bf16) ? exp2_of(x * kLog2E) : expf(x);
 }
 

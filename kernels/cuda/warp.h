@@ -36,6 +36,7 @@ __device__ void copy_async(Words* to, const Words* from, bool is_there);
 __device__ void copy_async(float* to, const float* from, bool is_there);
 __device__ void wait_copies();
 
+inline constexpr float kLog2E = 1.44269504088896340736f;
 /// 2^x, to about two units in the last place; 0 for minus infinity.
 __device__ float exp2_of(float x);
 /// Both to bf16, to nearest even.
