@@ -54,6 +54,9 @@ Config step_config(const StepOptions& options, int ranks) {
     if (config.comm.omit != "none")
       throw Error(ExitCode::usage, "comm.omit leaves out what is measured here", "--set",
                   "leave it out, or give it to train");
+    if (config.offload.update == "auto")
+      throw Error(ExitCode::usage, "offload.update = \"auto\" is what train measures and chooses", "--set",
+                  "set it to host or device");
     return config;
   } catch (const Error& error) {
     throw Error(ExitCode::usage, error.what_happened(), error.where(), error.what_to_do());

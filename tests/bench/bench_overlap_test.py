@@ -131,6 +131,7 @@ def main():
         (2, ["--set", "shard.strategy=hsdp", "--set", "shard.group_size=3"], "does not divide the job's 2 ranks"),
         (2, ["--set", "comm.transport=mpi"], "set ZSHARD_TRANSPORT"),
         (2, ["--set", "comm.omit=both"], "comm.omit leaves out what is measured"),
+        (2, ["--set", "offload.update=auto"], "set it to host or device"),
         (2, ["--sweep", "twice"], "twice"),
         (2, ["--transport", "nccl"], "--device cuda"),
         (2, ["--device", "cuda", "--transport", "shm"], "shm not in {auto,nccl,staged}"),

@@ -182,8 +182,16 @@ void Trainer::compare() {
   demand.config = config;
   if (Config::Count& units = config.offload.resident_units; units.is_auto)
     units = {.value = config.offload.has_any_of_units() ? choose_resident_units(demand, budgets()) : 0};
+  std::string note;
+  if (std::string& update = config.offload.update; update == "auto") {
+    const bool is_open = may_update_on_host(config);
+    update = is_open && !update_choice_.empty() ? config_.offload.update : "device";
+    if (is_open)
+      note = fmt::format("offload.update = \"auto\" of {} is planned as \"{}\": a run measures which is faster\n",
+                         job_.other_path, update);
+  }
   const TrainPlan other = make_plan(config, memory_demand().plan);
-  answer_ = describe_difference({plan_, config_, job_.config_path}, {other, config, job_.other_path});
+  answer_ = describe_difference({plan_, config_, job_.config_path}, {other, config, job_.other_path}) + note;
 }
 
 void Trainer::open_data() {

@@ -43,10 +43,12 @@ def run_plans(train, report):
             ("--ranks", [*units, "--set", "train.global_batch=512", "--dry-run", "--ranks=512"], ["plan: 512 ranks", r"blocks\.0\.attention +4 "]),
             ("--plan-explain", [*units, "--plan-explain", "blocks.0.mlp.up.weight", "--ranks=3"],
              [r"a part of the unit blocks\.0\.mlp", r'plan\.apply "blocks\.\{\*\}\.mlp"', r"free_full +(forward|backward)"]),
-            ("--plan-diff", ["--plan-diff", "other.toml"], [r"shard\.prefetch +1 +->  2", "but for rounding"])):
+            ("--plan-diff", ["--plan-diff", "other.toml"],
+             [r"shard\.prefetch +1 +->  2", "but for rounding", r'offload\.update = "auto" of other\.toml is planned as "device"'])):
         with tempfile.TemporaryDirectory(prefix="train_cli.") as folder:
             config = pathlib.Path(tiny_run.write_files(folder))
-            (pathlib.Path(folder) / "other.toml").write_text(config.read_text() + "[shard]\nprefetch = 2\n")
+            kept = '[offload]\nweights = "host"\ngradients = "host"\nmoments = "host"\nupdate = "auto"\n'
+            (pathlib.Path(folder) / "other.toml").write_text(config.read_text() + "[shard]\nprefetch = 2\n" + kept)
             before = harness.tree(folder)
             result = harness.run([train, config, *flags], LIMIT_S, cwd=folder)
             problems = [] if result.code == 0 else [f"exit code {result.code}"]
