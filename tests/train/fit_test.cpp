@@ -176,6 +176,13 @@ TEST_CASE("settings are those that a file with them could have") {
                              "offload.moments=host", "offload.update=host"};
   CHECK(count(updated, 1, all) == 4 * 4);
   CHECK(count(updated, 1, updates) == 4);
+  CHECK(count(updated, 2, updates) == 4 * 4 + 4);  // zero1's, with what accumulates on the device or the host
+  const auto accumulates = [](const FitSetting& one) { return one.config.offload.accumulator == "host"; };
+  CHECK(count({"offload.device_mib=1"}, 1, accumulates) == 0);
+  CHECK(count({"offload.device_mib=1"}, 2, accumulates) == 4);  // zero1
+  CHECK(count({"offload.device_mib=1"}, 2, all) == 4 * 4 * 4 + 4);
+  CHECK(count({"offload.device_mib=1", "train.deterministic=true"}, 2, accumulates) == 4);  // ddp
+  CHECK(count({"offload.device_mib=1", "shard.reduce_every_micro_batch=false"}, 2, accumulates) == 2 * 4);
   const auto uses_disk = [](const FitSetting& one) { return one.config.offload.has_disk(); };
   CHECK(count({"offload.moments=disk:/x"}, 1, all) == 3 * 2);  // nothing, moments
   CHECK(count({"offload.moments=disk:/x", "precision.param=bf16"}, 1, uses_disk) == 3 * 2);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/train/config/config_offload.h"
 #include "model/train/config/config_recompute.h"
 
 namespace zs {
@@ -24,6 +25,39 @@ void add_new(std::vector<Config>& configs, Config config) {
 /// Whether what the host keeps is not a part of the memory that is short.
 bool has_own_memory(const MemoryDemand& demand) { return demand.gpus > 0 || demand.config.offload.device_mib > 0; }
 
+/// As the configuration of a run would have it by default.
+void set_strategy(Config::Shard& shard, const std::string& name) {
+  const Strategy strategy = strategy_of(name);
+  shard.strategy = name;
+  shard.reshard_after_forward = strategy == Strategy::zero3;
+  shard.reduce_every_micro_batch = strategy != Strategy::zero1;
+  shard.all_reduce_every_micro_batch = false;
+}
+
+/// Groups of ranks are there for a reason that memory does not know: of hosts, say. So is a plan of units. Where
+/// nothing accumulates the device keeps it.
+std::vector<Config> strategies(const Config& from, int ranks) {
+  const Strategy set = strategy_of(from.shard.strategy);
+  if (ranks == 1 || set == Strategy::hsdp || set == Strategy::nested || from.shard.units == "plan") return {from};
+  std::vector<Config> configs;
+  for (const char* name : {"ddp", "zero1", "zero2", "shard_grad_op", "zero3"}) {
+    Config config = from;
+    const bool is_set = from.shard.strategy == name;
+    if (!is_set && strategy_of(name) == Strategy::shard_grad_op) continue;  // between its neighbours in everything
+    if (!is_set) set_strategy(config.shard, name);
+    if (!accumulates_gradients(config)) config.offload.accumulator = "device";
+    if (is_set || is_allowed(config, ranks)) configs.push_back(std::move(config));
+  }
+  return configs;
+}
+
+/// Whether a strategy allows all that is kept elsewhere.
+bool is_possible(const Config& config, int ranks) {
+  const std::vector<Config> all = strategies(config, ranks);
+  return std::any_of(all.begin(), all.end(),
+                     [&](const Config& one) { return one.offload == config.offload && is_allowed(one, ranks); });
+}
+
 /// Nothing, then the moments, the masters, the gradients and what accumulates of them kept by the host; then moments
 /// and masters on a disk, where the configuration names one.
 std::vector<Config> residences(const MemoryDemand& demand) {
@@ -41,16 +75,18 @@ std::vector<Config> residences(const MemoryDemand& demand) {
     const auto move = [&](Role kept, const std::string& place) {
       Config more = config;
       more.offload.*kept = place;
-      if (is_allowed(more, demand.plan.ranks)) configs.push_back(config = more);
+      if (is_possible(more, demand.plan.ranks)) configs.push_back(config = more);
     };
     if (has_own_memory(demand))
       for (const Role kept : {&Config::Offload::moments, &Config::Offload::weights, &Config::Offload::gradients,
                               &Config::Offload::accumulator})
         move(kept, "host");
-    if (Config updated = config; set.update != "device") {
+    for (Config& one : configs) {
+      Config updated = one;
       updated.offload.update = set.update;
-      if (has_own_memory(demand) && is_allowed(updated, demand.plan.ranks)) configs.back() = config = updated;
+      if (has_own_memory(demand) && is_possible(updated, demand.plan.ranks)) one = updated;
     }
+    config = configs.back();
     if (set.has_disk())
       for (const Role kept : {&Config::Offload::moments, &Config::Offload::weights}) move(kept, disk);
   }
@@ -77,40 +113,18 @@ std::vector<Config> recomputations(const Config& from, bool may_offload) {
   return configs;
 }
 
-/// As the configuration of a run would have it by default.
-void set_strategy(Config::Shard& shard, const std::string& name) {
-  const Strategy strategy = strategy_of(name);
-  shard.strategy = name;
-  shard.reshard_after_forward = strategy == Strategy::zero3;
-  shard.reduce_every_micro_batch = strategy != Strategy::zero1;
-  shard.all_reduce_every_micro_batch = false;
-}
-
-/// Groups of ranks are there for a reason that memory does not know: of hosts, say. So is a plan of units.
-std::vector<Config> strategies(const Config& from, int ranks) {
-  const Strategy set = strategy_of(from.shard.strategy);
-  if (ranks == 1 || set == Strategy::hsdp || set == Strategy::nested || from.shard.units == "plan") return {from};
-  std::vector<Config> configs;
-  for (const char* name : {"ddp", "zero1", "zero2", "shard_grad_op", "zero3"}) {
-    Config config = from;
-    const bool is_set = from.shard.strategy == name;
-    if (!is_set && strategy_of(name) == Strategy::shard_grad_op) continue;  // between its neighbours in everything
-    if (!is_set) set_strategy(config.shard, name);
-    if (is_set || is_allowed(config, ranks)) configs.push_back(std::move(config));
-  }
-  return configs;
-}
-
 }  // namespace
 
 std::vector<FitSetting> fit_settings(const MemoryDemand& demand) {
-  std::vector<FitSetting> settings;
+  std::vector<Config> configs;
   for (const Config& residence : residences(demand))
     for (const Config& recomputed : recomputations(residence, has_own_memory(demand)))
-      for (Config& config : strategies(recomputed, demand.plan.ranks)) {
-        const bool is_configured = config == demand.config;
-        settings.push_back({std::move(config), is_configured});
-      }
+      for (Config& config : strategies(recomputed, demand.plan.ranks)) add_new(configs, std::move(config));
+  std::vector<FitSetting> settings;
+  for (Config& config : configs) {
+    const bool is_configured = config == demand.config;
+    settings.push_back({std::move(config), is_configured});
+  }
   return settings;
 }
 
