@@ -156,6 +156,35 @@ TEST_CASE("a document that is longer than a sequence is refused, cut short, or c
   CHECK(documents_of(open_dataset(prompted).train) == Documents{{"abcdefgh", "........"}, {"ijkl", ".kl."}});
   prompted.documents.overlong = Overlong::truncate;
   CHECK(refusal(prompted).what_happened() == "the prompt has 10 tokens, and fills the sequence of 8");
+  prompted.train = {dir.write("b.jsonl", "{\"q\": \"abcdefgh\", \"text\": \"kl\"}\n")};
+  CHECK(refusal(prompted).what_happened() == "the prompt has 8 tokens, and fills the sequence of 8");
+}
+
+TEST_CASE("where the tokenizer ends each text itself, a document has one end, and it is not behind its prompt") {
+  TempDir dir;
+  dir.write("tokenizer.json",
+            R"({"version": "1.0", "truncation": null, "padding": null, "normalizer": null, "pre_tokenizer": null,
+                "decoder": null, "added_tokens": [{"id": 3, "content": "<e>", "single_word": false, "lstrip": false,
+                                                   "rstrip": false, "normalized": false, "special": true}],
+                "post_processor": {"type": "TemplateProcessing", "pair": [],
+                                   "single": [{"Sequence": {"id": "A", "type_id": 0}},
+                                              {"SpecialToken": {"id": "<e>", "type_id": 0}}],
+                                   "special_tokens": {"<e>": {"id": "<e>", "ids": [3], "tokens": ["<e>"]}}},
+                "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+                          "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+                          "ignore_merges": false, "vocab": {"a": 0, "b": 1, "c": 2}, "merges": []}})");
+  dir.write("tokenizer_config.json", R"({"eos_token": "<e>"})");
+  DatasetOptions options =
+      options_of(DocumentFormat::jsonl,
+                 {dir.write("a.jsonl", "{\"q\": \"ab\", \"text\": \"c\"}\n{\"q\": \"\", \"text\": \"b\"}\n")});
+  options.tokenizer = std::shared_ptr<const Tokenizer>(open_tokenizer(dir.path()));
+  options.vocab = 4;
+  options.documents.prompt_field = "q";
+  std::vector<std::int32_t> inputs(kSequence), targets(kSequence);
+  open_dataset(options).train.fill(0, 1, inputs.data(), targets.data());
+  inputs.resize(6), targets.resize(6);
+  CHECK(inputs == std::vector<std::int32_t>{0, 1, 2, 3, 1, 3});
+  CHECK(targets == std::vector<std::int32_t>{kIgnoredTarget, 2, 3, kIgnoredTarget, 3, kIgnoredTarget});
 }
 
 TEST_CASE("documents through a tokenizer end with its end-of-text token, and a prompt is encoded by itself") {

@@ -5,7 +5,7 @@
 
 #include "model/train/config/config_offload.h"
 #include "runtime/shard/unshard_scope.h"
-#include "tests/shard/chain_model.h"
+#include "tests/shard/partial_micro_batch.h"
 #include "tests/shard/residence_run.h"
 #include "tests/shard/scheme_cases.h"
 
@@ -230,6 +230,24 @@ TEST_CASE("0-19: a unit whose backward does not run has its gradient reduced as 
   const auto usual = run(false, false);
   CHECK(run(true, false) == usual);
   CHECK(run(true, true) == usual);
+}
+
+TEST_CASE("0-19: what later micro-batches alone write of a gradient is not added to what came back", "[residence]") {
+  const auto run = [](bool on_host) {
+    ShardOptions options{.scheme = scheme_of("zero3 once", 2)};
+    options.residence.has_accumulators_on_host = on_host;
+    return on_ranks(2, [&](World& world) {
+      ChainRun chain(world, options);
+      for (int step = 0; step < 3; ++step) {
+        partial_micro_batch(chain, false, false);
+        chain.micro_batch(step, false);
+        chain.micro_batch(step + 3);
+        chain.optimizer->step(0.1f);
+      }
+      return chain.weights();
+    });
+  };
+  CHECK(run(true) == run(false));
 }
 
 TEST_CASE("0-19: units that reduce later, or have a residence of their own, keep what accumulates where each says",

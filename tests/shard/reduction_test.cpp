@@ -1,7 +1,7 @@
 // When gradients are reduced, in which order, and what their sum is divided by.
 #include <catch2/catch.hpp>
 
-#include "tests/shard/chain_model.h"
+#include "tests/shard/partial_micro_batch.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/step_model.h"
 
@@ -26,24 +26,6 @@ std::pair<Arrays, Arrays> trained(const ShardOptions& options, float seed) {
                     return std::pair(run.weights(), run.gradients());
                   })
       .front();
-}
-
-/// One micro-batch in which the middle layer runs without a gradient, or without its bias.
-void partial_micro_batch(ChainRun& run, bool leaves_out_the_unit) {
-  run.runtime.begin_micro_batch(Mode::train, true);
-  {
-    const ForwardScope scope(&run.runtime, 0);
-    Tensor y = run.model.layers[0]->forward(linear(chain_input(run.context, 0), run.model.head, nullptr));
-    if (leaves_out_the_unit) {
-      const NoGradGuard no_grad(run.context);
-      run.model.layers[1]->forward(y);
-    } else {
-      const ForwardScope layer(&run.runtime, 2);
-      y = linear(y, run.model.layers[1]->weight, nullptr);
-    }
-    backward(lm_head_loss(run.model.layers[2]->forward(y), run.model.head, chain_targets(run.context), kChainWidth));
-  }
-  run.runtime.end_micro_batch();
 }
 
 }  // namespace
