@@ -6,11 +6,6 @@ namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
 
-struct Size {
-  std::int64_t rows, width;
-};
-const std::vector<Size> kSizes = {{1, 1}, {3, 17}, {17, 3}, {100, 64}, {64, 768}, {301, 100}, {5, 1000}};
-
 struct NormParameters {
   std::vector<double> gamma, beta;
 };
@@ -63,8 +58,8 @@ struct NormCase {
   }
 };
 
-std::vector<Size> sum_sizes() {
-  std::vector<Size> sizes = {{1, 1}, {3, 17}, {17, 3}, {100, 64}, {3, 1096}};
+std::vector<RowSize> sum_sizes() {
+  std::vector<RowSize> sizes = {{1, 1}, {3, 17}, {17, 3}, {100, 64}, {3, 1096}};
   if (device_under_test() == DeviceKind::cpu)
     sizes.insert(sizes.end(), {{301, 100}, {700, 1001}});  // the last is stored past the caches
   return sizes;
@@ -74,7 +69,7 @@ std::vector<Size> sum_sizes() {
 
 TEST_CASE("a norm of a sum writes the bits of the sum, and of its norm, in one pass") {
   const DType dtype = GENERATE(DType::f32, DType::bf16), parameters = GENERATE(DType::f32, DType::bf16);
-  const Size size = GENERATE(from_range(sum_sizes()));
+  const RowSize size = GENERATE(from_range(sum_sizes()));
   const std::int64_t n = size.rows * size.width;
   NormCase norm{GENERATE(true, false), Values::random(parameters, size.width, 3),
                 Values::random(parameters, size.width, 4)};
@@ -103,7 +98,7 @@ TEST_CASE("a norm of a sum writes the bits of the sum, and of its norm, in one p
 
 TEST_CASE("a norm adds what goes past it to its own gradient, with the bits of a sum of both") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
-  const Size size = GENERATE(from_range(sum_sizes()));
+  const RowSize size = GENERATE(from_range(sum_sizes()));
   const std::int64_t n = size.rows * size.width;
   NormCase norm{GENERATE(true, false), Values::random(dtype, size.width, 3), Values::random(dtype, size.width, 4)};
   Values x = Values::random(dtype, n, 1, 2.0), dy = Values::random(dtype, n, 5), skip = Values::random(dtype, n, 6);
@@ -149,7 +144,7 @@ TEST_CASE("a norm refuses a sum and a gradient that are not as its input", "[cpu
 
 TEST_CASE("layer norm follows its formula") {
   const DType dtype = GENERATE(DType::f32, DType::bf16), parameters = GENERATE(DType::f32, DType::bf16);
-  const Size size = GENERATE(from_range(kSizes));
+  const RowSize size = GENERATE(from_range(kRowSizes));
   Values x = Values::random(dtype, size.rows * size.width, 1, 2.0), gamma = Values::random(parameters, size.width, 2);
   for (std::int64_t i = 0; i < x.elems(); ++i) x.set(i, x[i] + 10.0);  // a mean far from 0 must not cost digits
   Values beta = Values::random(parameters, size.width, 3);
@@ -172,7 +167,7 @@ TEST_CASE("layer norm follows its formula") {
 TEST_CASE("layer norm's gradients agree with central differences") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const float grad_beta = GENERATE(0.0f, 1.0f);
-  const Size size = GENERATE(Size{3, 17}, Size{17, 3}, Size{2, 100}, Size{70, 5});
+  const RowSize size = GENERATE(RowSize{3, 17}, RowSize{17, 3}, RowSize{2, 100}, RowSize{70, 5});
   Values x = Values::random(dtype, size.rows * size.width, 1, 2.0), gamma = Values::random(dtype, size.width, 2);
   Values beta = Values::random(dtype, size.width, 3), dy = Values::random(dtype, x.elems(), 4), y(dtype, x.elems());
   Values mean(DType::f32, size.rows), rstd(DType::f32, size.rows);
@@ -224,8 +219,8 @@ TEST_CASE("layer norm's gradients of wide rows do not depend on the threads") {
 TEST_CASE("norms and their gradients follow their formulas at every width") {
   // On GPUs rows of up to 1024, 1792 and 2048 elements have kernels of their own, and so have those that are no packs.
   const DType dtype = GENERATE(DType::f32, DType::bf16);
-  const Size size =
-      GENERATE(Size{70, 64}, Size{300, 8}, Size{33, 768}, Size{17, 1600}, Size{9, 2048}, Size{3, 2056}, Size{3, 2049});
+  const RowSize size = GENERATE(RowSize{70, 64}, RowSize{300, 8}, RowSize{33, 768}, RowSize{17, 1600}, RowSize{9, 2048},
+                                RowSize{3, 2056}, RowSize{3, 2049});
   const bool is_layer = GENERATE(true, false);
   const std::int64_t n = size.rows * size.width;
   NormCase norm{is_layer, Values::random(dtype, size.width, 2), Values::random(dtype, size.width, 3)};
@@ -266,7 +261,7 @@ TEST_CASE("norms and their gradients follow their formulas at every width") {
 
 TEST_CASE("RMS norm follows its formula") {
   const DType dtype = GENERATE(DType::f32, DType::bf16), parameters = GENERATE(DType::f32, DType::bf16);
-  const Size size = GENERATE(from_range(kSizes));
+  const RowSize size = GENERATE(from_range(kRowSizes));
   Values x = Values::random(dtype, size.rows * size.width, 1, 2.0), gamma = Values::random(parameters, size.width, 2);
   const auto out = run({Values::poison(dtype, x.elems()), Values::poison(DType::f32, size.rows)},
                        [&](ExecContext& ctx, std::vector<Values>& o) {
@@ -283,7 +278,7 @@ TEST_CASE("RMS norm follows its formula") {
 TEST_CASE("RMS norm's gradients agree with central differences") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const float grad_beta = GENERATE(0.0f, 1.0f);
-  const Size size = GENERATE(Size{3, 17}, Size{17, 3}, Size{2, 100}, Size{70, 5});
+  const RowSize size = GENERATE(RowSize{3, 17}, RowSize{17, 3}, RowSize{2, 100}, RowSize{70, 5});
   Values x = Values::random(dtype, size.rows * size.width, 1, 2.0), gamma = Values::random(dtype, size.width, 2);
   Values dy = Values::random(dtype, x.elems(), 4), y(dtype, x.elems()), rstd(DType::f32, size.rows);
   ExecContext ctx = make_context();

@@ -5,11 +5,6 @@ namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
 
-struct Size {
-  std::int64_t rows, width;
-};
-const std::vector<Size> kSizes = {{1, 1}, {3, 17}, {17, 3}, {100, 64}, {64, 768}, {301, 100}, {5, 1000}};
-
 Values random_ids(std::int64_t n, std::int64_t limit) {
   Values ids(DType::i32, n);
   const CounterRng rng(9);
@@ -21,7 +16,7 @@ Values random_ids(std::int64_t n, std::int64_t limit) {
 }  // namespace
 
 TEST_CASE("a bias gradient is the sum of the rows, added to what is there when beta is 1") {
-  const Size size = GENERATE(from_range(kSizes));
+  const RowSize size = GENERATE(from_range(kRowSizes));
   const DType dtype = GENERATE(DType::f32, DType::bf16), to = GENERATE(DType::f32, DType::bf16);
   if (to == DType::bf16 && dtype == DType::f32) return;
   const float beta = GENERATE(0.0f, 1.0f);
@@ -41,7 +36,7 @@ TEST_CASE("a bias gradient is the sum of the rows, added to what is there when b
 TEST_CASE("embedding adds the token's row and its position's") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const bool positions = GENERATE(true, false);
-  const Size size = GENERATE(Size{700, 1001}, from_range(kSizes));  // the first is stored past the caches
+  const RowSize size = GENERATE(RowSize{700, 1001}, from_range(kRowSizes));  // the first is stored past the caches
   const std::int64_t time = std::min<std::int64_t>(size.rows, 7), vocabulary = 13;
   Values ids = random_ids(size.rows, vocabulary), table = Values::random(dtype, vocabulary * size.width, 1);
   Values where = Values::random(dtype, positions ? (time + 2) * size.width : 0, 2);
@@ -61,7 +56,7 @@ TEST_CASE("embedding gradients are added in order of the tokens") {
   const DType dtype = GENERATE(DType::f32, DType::bf16), to = GENERATE(DType::f32, DType::bf16);
   if (to == DType::bf16 && dtype == DType::f32) return;
   const float beta = GENERATE(0.0f, 1.0f);
-  const Size size = GENERATE(from_range(kSizes));
+  const RowSize size = GENERATE(from_range(kRowSizes));
   const std::int32_t padding = GENERATE(-1, 5);
   const std::int64_t time = std::min<std::int64_t>(size.rows, 7), vocabulary = 13;
   Values ids = random_ids(size.rows, vocabulary), dy = Values::random(dtype, size.rows * size.width, 1);

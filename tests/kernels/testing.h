@@ -143,6 +143,12 @@ inline double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return total;
 }
 
+/// Of kernels that go row by row.
+struct RowSize {
+  std::int64_t rows, width;
+};
+inline const std::vector<RowSize> kRowSizes = {{1, 1}, {3, 17}, {17, 3}, {100, 64}, {64, 768}, {301, 100}, {5, 1000}};
+
 /// What a step tells its updates, as kernels read it.
 inline Values scalars_of(const StepScalars& s) {
   return Values::of(DType::f32, {static_cast<double>(s.lr), static_cast<double>(s.bias_correction1),
