@@ -4,6 +4,7 @@
 #include <set>
 
 #include "model/families/family.h"
+#include "model/train/config/config_cuda.h"
 #include "model/train/config/config_dataset.h"
 #include "model/train/config/config_schema.h"
 #include "model/train/config/expand_path.h"
@@ -264,6 +265,15 @@ TEST_CASE("the help lists every key with its default and choices") {
   for (const ConfigKey& key : config_keys()) CHECK(help.find("  " + std::string(key.name) + " ") != std::string::npos);
   CHECK(help.find("number: above 0, at most 1000000000000; default 0.0006") != std::string::npos);
   CHECK(help.find("\"cosine\", \"linear\", \"constant\", \"wsd\"") != std::string::npos);
+}
+
+TEST_CASE("keys of cuda that are not as by default have no effect where the device is no GPU") {
+  Config config =
+      parse_config(kSmall, "small.toml", {"cuda.fused_gelu=true", "cuda.tf32=true", "cuda.transport=staged"});
+  config.device = "cpu";
+  CHECK(unused_cuda_keys(config) == std::vector<std::string>{"cuda.tf32", "cuda.transport"});
+  config.device = "cuda";
+  CHECK(unused_cuda_keys(config).empty());
 }
 
 TEST_CASE("data is looked up in the current folder, beside the file, then in the build folder") {

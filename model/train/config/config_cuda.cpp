@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "model/train/config/config_schema.h"
+
 namespace zs {
 
 void check_cuda(ConfigDraft& draft) {
@@ -24,6 +26,16 @@ void check_cuda(ConfigDraft& draft) {
     draft.report("cuda.graph",
                  "cuda.graph = true does not go with dropout, whose random numbers are others in each step",
                  "leave it out, or set model.dropout = 0");
+}
+
+std::vector<std::string> unused_cuda_keys(const Config& config) {
+  std::vector<std::string> unused;
+  if (config.device == "cuda") return unused;
+  Config own = config, defaults;
+  for (const ConfigKey& key : config_keys())
+    if (key.name.starts_with("cuda.") && toml_value(key.slot(own)) != toml_value(key.slot(defaults)))
+      unused.emplace_back(key.name);
+  return unused;
 }
 
 }  // namespace zs

@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "model/data/utf8.h"
+#include "model/train/config/config_cuda.h"
 #include "model/train/launch/agreed.h"
 #include "model/train/launch/escaped.h"
 #include "model/train/launch/program.h"
@@ -146,6 +147,8 @@ void Trainer::print_header() const {
                   describe_omitted(config_.comm.omit), format_bytes(limit.bytes), limit.source);
   if (!update_choice_.empty()) print_to_stdout("offload.update: {}\n", update_choice_);
   for (const std::string& warning : plan_.warnings) print_to_stderr("zshard: warning: {}\n", warning);
+  if (const auto keys = unused_cuda_keys(config_); !keys.empty())
+    tell("warning", fmt::format("without effect on the CPU: {}", fmt::join(keys, ", ")));
   if (!answer_.empty()) {
     print_to_stdout("planned for {}\n{}", format_number(planned_ranks(), "rank"), answer_);
   } else if (job_.dry_run) {
