@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/args.h"
 
 /// What all kernels share on the GPU. Kernels use no more of CUDA than blocks, threads, shared memory, barriers,
@@ -152,6 +154,14 @@ __device__ inline float rounded(float value) {
 template <class Visit>
 __device__ inline void for_each_pack(std::int64_t width, const Visit& visit) {
   for (std::int64_t begin = threadIdx.x * kRowElems; begin < width; begin += kThreads * kRowElems) visit(begin);
+}
+
+/// visit(i, n) for i, i + step .. below end: the next n, a constant, kAtOnce while there are so many, then 1. What n
+/// elements need is asked for together: loop over them by visit's n, loads first.
+template <int kAtOnce, class Visit>
+__device__ inline void for_each_some(std::int64_t i, std::int64_t end, std::int64_t step, const Visit& visit) {
+  for (; i + (kAtOnce - 1) * step < end; i += kAtOnce * step) visit(i, std::integral_constant<int, kAtOnce>{});
+  for (; i < end; i += step) visit(i, std::integral_constant<int, 1>{});
 }
 
 __device__ inline std::int64_t global_thread() {

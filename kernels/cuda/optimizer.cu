@@ -81,8 +81,8 @@ __device__ double norm_of(const ClipArgs& args) {
 }
 
 /// A pack for each thread. rule(range, scalars, before, grad, m, v): as those of update_rules.h; moments that a range
-/// has not are zeros.
-template <class Args, class Rule>
+/// has not are zeros: v where it is not needed, and m where the range has none then.
+template <bool kNeedsM, bool kNeedsV, class Args, class Rule>
 __device__ void update(const Args& args, const Rule& rule) {
   const UpdateRangeArgs& range = args.ranges[range_of_block(args)];
   const StepScalars s = *range.scalars;
@@ -94,12 +94,12 @@ __device__ void update(const Args& args, const Rule& rule) {
     float master[kUpdateElems], grad[kUpdateElems], m[kUpdateElems] = {}, v[kUpdateElems] = {};
     packs.load(range.master, at, elems, master);
     packs.load(range.grad, at, elems, grad);
-    if (range.m != nullptr) packs.load(range.m, at, elems, m);
-    if (range.v != nullptr) packs.load(range.v, at, elems, v);
+    if (kNeedsM || range.m != nullptr) packs.load(range.m, at, elems, m);
+    if (kNeedsV) packs.load(range.v, at, elems, v);
     for (int i = 0; i < kUpdateElems; ++i) master[i] = rule(range, s, master[i], grad[i], m[i], v[i]);
     packs.store(range.master, at, elems, master);
-    if (range.m != nullptr) packs.store(range.m, at, elems, m);
-    if (range.v != nullptr) packs.store(range.v, at, elems, v);
+    if (kNeedsM || range.m != nullptr) packs.store(range.m, at, elems, m);
+    if (kNeedsV) packs.store(range.v, at, elems, v);
     if (range.copy != nullptr) packs.template store<Bf16>(range.copy, at, elems, master);
   });
 }
@@ -190,22 +190,23 @@ extern "C" __global__ void zs_clip_coefficient(const ClipArgs args) {
 }
 
 extern "C" __global__ void zs_adamw(const UpdateArgs<AdamWOptions> args) {
-  update(args, [&](const UpdateRangeArgs& range, const StepScalars& s, float before, float grad, float& m, float& v) {
-    return adamw_rule(args.options, s, range.weight_decay, before, grad, m, v);
-  });
+  update<true, true>(
+      args, [&](const UpdateRangeArgs& range, const StepScalars& s, float before, float grad, float& m, float& v) {
+        return adamw_rule(args.options, s, range.weight_decay, before, grad, m, v);
+      });
 }
 
 extern "C" __global__ void zs_sgd(const UpdateArgs<SgdOptions> args) {
-  update(args, [&](const UpdateRangeArgs& range, const StepScalars& s, float before, float grad, float& m, float&) {
-    return range.m != nullptr ? sgd_rule<true>(args.options, s, range.weight_decay, before, grad, m)
-                              : sgd_rule<false>(args.options, s, range.weight_decay, before, grad, m);
-  });
+  update<false, false>(
+      args, [&](const UpdateRangeArgs& range, const StepScalars& s, float before, float grad, float& m, float&) {
+        return range.m != nullptr ? sgd_rule<true>(args.options, s, range.weight_decay, before, grad, m)
+                                  : sgd_rule<false>(args.options, s, range.weight_decay, before, grad, m);
+      });
 }
 
 extern "C" __global__ void zs_lion(const UpdateArgs<LionOptions> args) {
-  update(args, [&](const UpdateRangeArgs& range, const StepScalars& s, float before, float grad, float& m, float&) {
-    return lion_rule(args.options, s, range.weight_decay, before, grad, m);
-  });
+  update<true, false>(args, [&](const UpdateRangeArgs& range, const StepScalars& s, float before, float grad, float& m,
+                                float&) { return lion_rule(args.options, s, range.weight_decay, before, grad, m); });
 }
 
 /// One thread.

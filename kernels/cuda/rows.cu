@@ -4,7 +4,7 @@
 namespace zs::cuda {
 namespace {
 
-constexpr int kDigits = 1 << kIdBitsAPass;
+constexpr int kDigits = 1 << kIdBitsAPass, kRowsAtOnce = 4;
 
 /// counts (kDigits, kThreads) := for each digit and thread the sum of all counts of smaller digits, and of that digit
 /// by threads before this one.
@@ -57,7 +57,6 @@ __device__ void for_each_digit(const SortIdsArgs& args, const std::int32_t* from
 /// rounded after every addition, as one row after the other would be. Some rows are asked for together.
 template <class P, class Table>
 __device__ void add_rows_of_id(const ScatterArgs& args, std::int64_t place, std::int32_t id, std::int64_t begin) {
-  constexpr int kAtOnce = 4;
   const std::int64_t width = args.rows.width, row_of_table = id * width;
   const bool has_columns = begin < width;
   float sum[kRowElems] = {};
@@ -66,18 +65,18 @@ __device__ void add_rows_of_id(const ScatterArgs& args, std::int64_t place, std:
     const std::int64_t other = place + lane_of_warp();
     const std::uint64_t same = vote(other < args.rows.count && args.ids[args.order[other]] == id);
     count = __ffsll(static_cast<long long>(~same)) - 1;  // before the first that is not
-    for (int at = 0; at < count; at += kAtOnce) {
-      float rows[kAtOnce][kRowElems] = {};
+    if (!has_columns) continue;
+    for_each_some<kRowsAtOnce>(0, count, 1, [&](std::int64_t at, auto n) {
+      float rows[n][kRowElems];
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        if (at + k >= count || !has_columns) continue;
+      for (int k = 0; k < n; ++k) {
         const std::int64_t row = args.order[place + at + k];
         P::load(args.dy, row * width + begin, (row + 1) * width, rows[k]);
       }
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k)
-        for (int i = 0; i < kRowElems; ++i) sum[i] = at + k < count ? rounded<Table>(sum[i] + rows[k][i]) : sum[i];
-    }
+      for (int k = 0; k < n; ++k)
+        for (int i = 0; i < kRowElems; ++i) sum[i] = rounded<Table>(sum[i] + rows[k][i]);
+    });
   }
   if (has_columns) P::template store<Table>(args.table, row_of_table + begin, row_of_table + width, sum);
 }
@@ -96,26 +95,34 @@ __device__ inline auto shared_sums() -> float (&)[kCount][kRowElems][kThreads] {
 template <Sums kSums, class P>
 __device__ void sum_columns(const ColumnSumsArgs& args) {
   static_assert(kColumnsABlock == kThreads);
-  constexpr int kCount = kSums == Sums::layer_norm ? 2 : 1, kXhat = 0, kDy = kCount - 1;
+  constexpr int kCount = kSums == Sums::layer_norm ? 2 : 1;
   auto& shared = shared_sums<kCount>();
   const std::int64_t blocks_a_part = (args.rows.width + kColumnsABlock - 1) / kColumnsABlock;
   const std::int64_t part = blockIdx.x / blocks_a_part, first_column = blockIdx.x % blocks_a_part * kColumnsABlock;
   const std::int64_t width = args.rows.width, begin = first_column + lane_of_warp() * kRowElems;
   float sums[kCount][kRowElems] = {};
-  if (begin < width) {
-#pragma unroll 4
-    for (std::int64_t row = part * kWarps + warp_of_block(); row < args.rows.count; row += args.count * kWarps) {
-      float dy[kRowElems], x[kRowElems];
-      P::load(args.dy, row * width + begin, (row + 1) * width, dy);
-      if constexpr (kSums != Sums::bias) {
-        const float mean = kSums == Sums::layer_norm ? args.mean[row] : 0.0f, rstd = args.rstd[row];
-        P::load(args.x, row * width + begin, (row + 1) * width, x);
-        for (int i = 0; i < kRowElems; ++i) sums[kXhat][i] += dy[i] * ((x[i] - mean) * rstd);
+  const std::int64_t first = part * kWarps + warp_of_block(), step = args.count * kWarps;
+  if (begin < width)
+    for_each_some<kRowsAtOnce>(first, args.rows.count, step, [&](std::int64_t row, auto n) {
+      float dy[n][kRowElems];
+      [[maybe_unused]] float x[n][kRowElems], mean[n], rstd[n];
+#pragma unroll
+      for (int k = 0; k < n; ++k) {
+        const std::int64_t at = row + k * step;
+        P::load(args.dy, at * width + begin, (at + 1) * width, dy[k]);
+        if constexpr (kSums != Sums::bias) {
+          P::load(args.x, at * width + begin, (at + 1) * width, x[k]);
+          mean[k] = kSums == Sums::layer_norm ? args.mean[at] : 0.0f;
+          rstd[k] = args.rstd[at];
+        }
       }
-      if constexpr (kSums != Sums::rms_norm)
-        for (int i = 0; i < kRowElems; ++i) sums[kDy][i] += dy[i];
-    }
-  }
+#pragma unroll
+      for (int k = 0; k < n; ++k)
+        for (int i = 0; i < kRowElems; ++i) {
+          if constexpr (kSums != Sums::bias) sums[0][i] += dy[k][i] * ((x[k][i] - mean[k]) * rstd[k]);
+          if constexpr (kSums != Sums::rms_norm) sums[kCount - 1][i] += dy[k][i];
+        }
+    });
   for (int s = 0; s < kCount; ++s)
     for (int i = 0; i < kRowElems; ++i) shared[s][i][threadIdx.x] = sums[s][i];  // lanes side by side
   __syncthreads();
@@ -166,12 +173,17 @@ __device__ void position_backward(const ScatterArgs& args) {
   for_each_pack(width, [&](std::int64_t begin) {
     float sum[kRowElems];
     P::template load<Table>(args.table, position + begin, position + width, sum);
-#pragma unroll 4
-    for (std::int64_t row = blockIdx.x; row < args.rows.count; row += args.time) {
-      float dy[kRowElems];
-      P::load(args.dy, row * width + begin, (row + 1) * width, dy);
-      for (int i = 0; i < kRowElems; ++i) sum[i] = rounded<Table>(sum[i] + dy[i]);
-    }
+    for_each_some<kRowsAtOnce>(blockIdx.x, args.rows.count, args.time, [&](std::int64_t row, auto n) {
+      float dy[n][kRowElems];
+#pragma unroll
+      for (int k = 0; k < n; ++k) {
+        const std::int64_t at = row + k * args.time;
+        P::load(args.dy, at * width + begin, (at + 1) * width, dy[k]);
+      }
+#pragma unroll
+      for (int k = 0; k < n; ++k)
+        for (int i = 0; i < kRowElems; ++i) sum[i] = rounded<Table>(sum[i] + dy[k][i]);
+    });
     P::template store<Table>(args.table, position + begin, position + width, sum);
   });
 }
