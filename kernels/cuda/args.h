@@ -97,7 +97,7 @@ struct LayerNormArgs {
   float *mean = nullptr, *rstd;
   Rows rows;
   float eps;
-  bool is_aligned = false;
+  bool is_aligned = false, is_beta_bf16 = false;
 };
 
 /// skip: see NormGradient; null: none. parts (blocks, [2,] width): of kernels that sum up columns too, as

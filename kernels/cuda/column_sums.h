@@ -16,7 +16,7 @@ struct ColumnSums {
 ColumnSums make_column_sums(ExecContext& ctx, const Rows& rows, std::int64_t sums, std::int64_t most,
                             std::int64_t rows_each);
 void sum_columns(ExecContext& ctx, const std::string& kernel, ColumnSumsArgs args, const ColumnSums& into);
-/// outs (width each, of one dtype) := the sums over all parts, + beta * outs
+/// outs (width each) := the sums over all parts, + beta * outs
 void add_parts(ExecContext& ctx, const ColumnSums& sums, std::initializer_list<Buffer> outs, float beta);
 
 }  // namespace zs::cuda

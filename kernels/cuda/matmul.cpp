@@ -204,7 +204,7 @@ struct Product {
 class Products {
  public:
   /// `choices`: null where products are not timed.
-  Product& get(const Library& library, const ProductKey& key, const ProductChoices* choices) {
+  Product& get(const Library& library, const ProductKey& key, ProductChoices* choices) {
     make_handle(library);
     auto found = products_.find(key);
     if (found == products_.end()) {
@@ -212,8 +212,12 @@ class Products {
       found = products_.emplace(key, std::make_unique<Product>(library, handle_.get(), key, wanted)).first;
     }
     Product& product = *found->second;
-    if (choices != nullptr && !choices->are_open() && !std::exchange(product.is_settled, true))
-      if (const CublasLt::Candidate* chosen = choices->chosen(key.text(library.has_tf32()))) product.chosen = *chosen;
+    if (choices == nullptr || product.is_settled) return product;
+    product.is_settled = !choices->are_open();
+    if (const CublasLt::Candidate* chosen = choices->chosen(key.text(library.has_tf32()))) {
+      product.chosen = *chosen;
+      product.is_timed = true;
+    }
     return product;
   }
   CublasLt::Handle* handle() const { return handle_.get(); }

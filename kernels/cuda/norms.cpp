@@ -12,17 +12,20 @@ constexpr std::int64_t kRowsABlock = kThreads / kWarp;
 
 bool fits(std::int64_t width, int packs) { return packs_of(width) <= packs * kWarp; }
 
-/// The kernel of rows that are held in registers, where these fit: parameters have x's dtype then. Else empty.
+/// The kernel of rows that are held in registers, where these fit: gamma has x's dtype then. Else empty.
 std::string held(const std::string& kernel, DType dtype, const Buffer& gamma, bool is_aligned, int wide_packs) {
   if (!is_aligned || gamma.dtype != dtype) return "";
   if (fits(gamma.elems, kNormPacks)) return typed(kernel, dtype);
   return dtype == DType::bf16 && fits(gamma.elems, wide_packs) ? kernel + "_wide" : "";
 }
 
-/// norm: what its kernels' names begin with.
-void forward(ExecContext& ctx, const std::string& norm, LayerNormArgs args, DType dtype, const Buffer& gamma) {
+/// norm: what its kernels' names begin with. beta: gamma, where there is none.
+void forward(ExecContext& ctx, const std::string& norm, LayerNormArgs args, DType dtype, const Buffer& gamma,
+             const Buffer& beta) {
   args.is_aligned = are_whole_packs(gamma.elems, args.y, args.x, args.residual, args.sum, args.gamma, args.beta);
-  std::string kernel = held(norm + "_forward", dtype, gamma, args.is_aligned, kWideNormPacks);
+  args.is_beta_bf16 = beta.dtype == DType::bf16;
+  std::string kernel;
+  if (beta.dtype == gamma.dtype) kernel = held(norm + "_forward", dtype, gamma, args.is_aligned, kWideNormPacks);
   if (kernel.empty()) kernel = typed(norm + "_forward_any", dtype, gamma.dtype);
   launch(ctx, kernel, (args.rows.count + kRowsABlock - 1) / kRowsABlock, kThreads, &args);
 }
@@ -46,12 +49,12 @@ void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, No
   LayerNormArgs args = forward_args(y, rstd, x, gamma, rows, eps);
   args.beta = elements_of(beta);
   args.mean = floats_of(mean);
-  forward(ctx, "zs_layer_norm", args, x.x.dtype, gamma);
+  forward(ctx, "zs_layer_norm", args, x.x.dtype, gamma, beta);
 }
 
 void rms_norm_forward(ExecContext& ctx, Buffer y, Buffer rstd, NormInput x, Buffer gamma, float eps) {
   const std::int64_t rows = checks::rms_norm_forward(y, rstd, x, gamma);
-  forward(ctx, "zs_rms_norm", forward_args(y, rstd, x, gamma, rows, eps), x.x.dtype, gamma);
+  forward(ctx, "zs_rms_norm", forward_args(y, rstd, x, gamma, rows, eps), x.x.dtype, gamma, gamma);
 }
 
 /// grads: dgamma, and dbeta of layer norm. Either way has the same bits.

@@ -34,8 +34,28 @@ __device__ void add_residual(const LayerNormArgs& args, std::int64_t first, Row&
   x.move_to(args.sum);
 }
 
-/// One warp a row; gamma and beta of Param.
-template <Norm kNorm, class Row, class Param = typename Row::P::Type>
+/// gamma of Param, and beta of whatever it has; Param void: both of the row's dtype, so that no load waits for a
+/// branch.
+template <Norm kNorm, class P, class Param>
+__device__ void load_parameters(const LayerNormArgs& args, std::int64_t begin, float (&gamma)[kRowElems],
+                                float (&beta)[kRowElems]) {
+  const std::int64_t width = args.rows.width;
+  if constexpr (std::is_void_v<Param>) {
+    P::load(args.gamma, begin, width, gamma);
+    if constexpr (kNorm == Norm::layer) P::load(args.beta, begin, width, beta);
+  } else {
+    P::template load<Param>(args.gamma, begin, width, gamma);
+    if constexpr (kNorm == Norm::layer) {
+      if (args.is_beta_bf16)
+        P::template load<Bf16>(args.beta, begin, width, beta);
+      else
+        P::template load<float>(args.beta, begin, width, beta);
+    }
+  }
+}
+
+/// One warp a row; parameters of Param.
+template <Norm kNorm, class Row, class Param = void>
 __device__ void norm_forward(const LayerNormArgs& args) {
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + warp_of_block(), width = args.rows.width,
                      first = row * width;
@@ -50,8 +70,7 @@ __device__ void norm_forward(const LayerNormArgs& args) {
   Row::for_each(width, [&](std::int64_t begin, int p) {
     float y[kRowElems], gamma[kRowElems], beta[kRowElems] = {};
     x.get(begin, p, y);
-    Row::P::template load<Param>(args.gamma, begin, width, gamma);
-    if constexpr (kNorm == Norm::layer) Row::P::template load<Param>(args.beta, begin, width, beta);
+    load_parameters<kNorm, typename Row::P, Param>(args, begin, gamma, beta);
     for (int i = 0; i < kRowElems; ++i) y[i] = (y[i] - mean) * rstd * gamma[i] + beta[i];
     Row::P::store(args.y, first + begin, first + width, y);
   });

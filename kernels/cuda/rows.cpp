@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <iterator>
 
 #include "kernels/checks.h"
 #include "kernels/cuda/column_sums.h"
@@ -37,8 +38,8 @@ void add_parts(ExecContext& ctx, const ColumnSums& sums, std::initializer_list<B
                  .outs = {},
                  .beta = beta};
   for (std::size_t i = 0; i < outs.size(); ++i) args.outs[i] = elements_of(outs.begin()[i]);
-  launch(ctx, typed("zs_reduce_columns", outs.begin()->dtype), (args.sums * args.width + kWarp - 1) / kWarp, kThreads,
-         &args);
+  launch(ctx, typed("zs_reduce_columns", outs.begin()->dtype, std::prev(outs.end())->dtype),
+         (args.sums * args.width + kWarp - 1) / kWarp, kThreads, &args);
 }
 
 namespace {
@@ -135,8 +136,8 @@ void fill_rows(KernelTable& table, KernelNames& names) {
   table.embedding_backward = embedding_backward;
   table.position_backward = position_backward;
   names.push_back("zs_sort_ids");
-  add_typed(names, {"zs_bias_sums", "zs_reduce_columns", "zs_embedding_forward"});
-  add_pairs(names, {"zs_embedding_backward", "zs_position_backward"});
+  add_typed(names, {"zs_bias_sums", "zs_embedding_forward"});
+  add_pairs(names, {"zs_reduce_columns", "zs_embedding_backward", "zs_position_backward"});
 }
 
 }  // namespace zs::cuda

@@ -188,8 +188,17 @@ __device__ void position_backward(const ScatterArgs& args) {
   });
 }
 
-/// A block has a column for each lane: each warp adds every eighth part, and the first adds up the warps' sums.
 template <class T>
+__device__ void add_sum(void* outs, std::int64_t column, float sum, float beta) {
+  T& out = static_cast<T*>(outs)[column];
+  float held = beta != 0.0f ? to_float(out) : 0.0f;
+  if (beta != 1.0f) held = rounded<T>(held * beta);
+  out = from_float<T>(held + sum);
+}
+
+/// A block has a column for each lane: each warp adds every eighth part, and the first adds up the warps' sums. T and U
+/// of the first and second out.
+template <class T, class U>
 __device__ void reduce_columns(const PartsArgs& args) {
   __shared__ float shared[kThreads];
   const std::int64_t columns = args.sums * args.width,
@@ -204,10 +213,10 @@ __device__ void reduce_columns(const PartsArgs& args) {
   __syncthreads();
   if (warp_of_block() != 0 || column >= columns) return;
   for (int warp = 1; warp < kWarps; ++warp) sum += shared[warp * kWarp + lane_of_warp()];
-  T& out = static_cast<T*>(column < args.width ? args.outs[0] : args.outs[1])[column % args.width];
-  float held = args.beta != 0.0f ? to_float(out) : 0.0f;
-  if (args.beta != 1.0f) held = rounded<T>(held * args.beta);
-  out = from_float<T>(held + sum);
+  if (column < args.width)
+    add_sum<T>(args.outs[0], column, sum, args.beta);
+  else
+    add_sum<U>(args.outs[1], column - args.width, sum, args.beta);
 }
 
 }  // namespace
@@ -239,6 +248,6 @@ ZS_PAIR_KERNEL(zs_position_backward, ScatterArgs, ZS_BY_PACKS(position_backward<
 ZS_KERNEL(zs_bias_sums, ColumnSumsArgs, ZS_BY_PACKS(sum_columns<Sums::bias, P>(args)))
 ZS_KERNEL(zs_layer_norm_sums, ColumnSumsArgs, ZS_BY_PACKS(sum_columns<Sums::layer_norm, P>(args)))
 ZS_KERNEL(zs_rms_norm_sums, ColumnSumsArgs, ZS_BY_PACKS(sum_columns<Sums::rms_norm, P>(args)))
-ZS_KERNEL(zs_reduce_columns, PartsArgs, reduce_columns<T>(args))
+ZS_PAIR_KERNEL(zs_reduce_columns, PartsArgs, reduce_columns<T, U>(args))
 
 }  // namespace zs::cuda

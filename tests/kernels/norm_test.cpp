@@ -147,7 +147,7 @@ TEST_CASE("layer norm follows its formula") {
   const RowSize size = GENERATE(from_range(kRowSizes));
   Values x = Values::random(dtype, size.rows * size.width, 1, 2.0), gamma = Values::random(parameters, size.width, 2);
   for (std::int64_t i = 0; i < x.elems(); ++i) x.set(i, x[i] + 10.0);  // a mean far from 0 must not cost digits
-  Values beta = Values::random(parameters, size.width, 3);
+  Values beta = Values::random(GENERATE(DType::f32, DType::bf16), size.width, 3);
   const auto out = run(
       {Values::poison(dtype, x.elems()), Values::poison(DType::f32, size.rows), Values::poison(DType::f32, size.rows)},
       [&](ExecContext& ctx, std::vector<Values>& o) {
@@ -232,10 +232,11 @@ TEST_CASE("norms and their gradients follow their formulas at every width") {
                 is_layer ? layer_norm(x.list(), {norm.gamma.list(), norm.beta.list()}, 1e-5)
                          : rms_norm(x.list(), norm.gamma.list(), 1e-5),
                 3e-5);
-  const Values column = Values::poison(DType::f32, size.width);
-  const auto out = run({column, column, Values::poison(dtype, n)}, [&](ExecContext& c, std::vector<Values>& o) {
-    norm.backward(c, o[2].buffer(), o, dy.buffer(), x, forward);
-  });
+  // A norm of which one parameter is somebody else's has gradients of two dtypes.
+  const Values dgamma_before = Values::poison(dtype, size.width), dbeta_before = Values::poison(DType::f32, size.width);
+  const auto out =
+      run({dgamma_before, dbeta_before, Values::poison(dtype, n)},
+          [&](ExecContext& c, std::vector<Values>& o) { norm.backward(c, o[2].buffer(), o, dy.buffer(), x, forward); });
   const auto columns = static_cast<std::size_t>(size.width);
   std::vector<double> dx(static_cast<std::size_t>(n)), dgamma(columns), dbeta(columns);
   for (std::int64_t row = 0; row < size.rows; ++row) {

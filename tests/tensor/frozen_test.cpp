@@ -29,18 +29,18 @@ struct Model {
             &bias = add("bias", {kWidth}), &head = add("head", {5, kWidth});
 };
 
-std::vector<std::vector<float>> gradients(unsigned frozen, std::optional<float> seed) {
+std::vector<std::vector<float>> gradients(unsigned frozen, std::optional<float> seed, DType dtype) {
   const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
   Context context(*device);
   Model model;
-  PlainOwner owner(context);
+  PlainOwner owner(context, dtype, dtype);
   for (std::size_t i = 0; i < model.parameters.size(); ++i) {
     owner.add(*model.parameters[i], values(model.parameters[i]->numel(), static_cast<int>(i)));
     model.parameters[i]->set_trainable((frozen >> i & 1U) == 0);
   }
   const Tensor ids = Tensor::from_host(context, {1, kRows}, std::vector<std::int32_t>{0, 3, 3, 1});
   const Tensor targets = Tensor::from_host(context, {kRows}, std::vector<std::int32_t>{1, 0, 4, 2});
-  Tensor input = Tensor::from_host(context, {1, kRows, kWidth}, values(kRows * kWidth, 9));
+  Tensor input = Tensor::from_host(context, {1, kRows, kWidth}, values(kRows * kWidth, 9), dtype);
   input.set_requires_grad();
   const Tensor x = add(embedding(ids, model.table, &model.positions), input);
   const Tensor y = linear(layer_norm(x, model.gamma, model.beta), model.weight, &model.bias);
@@ -57,10 +57,11 @@ std::vector<std::vector<float>> gradients(unsigned frozen, std::optional<float> 
 
 TEST_CASE("ops ask frozen parameters for no gradient, and all other gradients keep their bits, whichever are frozen") {
   const std::optional<float> seed = GENERATE(as<std::optional<float>>{}, std::nullopt, 1.0f);
-  const auto all = gradients(0, seed);
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const auto all = gradients(0, seed, dtype);
   for (unsigned frozen = 1; frozen < 1U << 7U; ++frozen) {
     CAPTURE(frozen);
-    const auto some = gradients(frozen, seed);
+    const auto some = gradients(frozen, seed, dtype);
     REQUIRE(some.size() == all.size());
     CHECK(some[0] == all[0]);
     for (std::size_t i = 0; i < 7; ++i)

@@ -96,7 +96,7 @@ std::map<std::string, EmulatedKernel> emulated_kernels() {
       ZS_EMULATED_TYPED(zs_bias_sums, true),
       ZS_EMULATED_TYPED(zs_layer_norm_sums, true),
       ZS_EMULATED_TYPED(zs_rms_norm_sums, true),
-      ZS_EMULATED_TYPED(zs_reduce_columns, true),
+      ZS_EMULATED_PAIR(zs_reduce_columns, true),
       ZS_EMULATED_TYPED(zs_layer_norm_forward, true),
       ZS_EMULATED_PAIR(zs_layer_norm_forward_any, true),
       ZS_EMULATED(zs_layer_norm_forward_wide, true),
