@@ -122,11 +122,11 @@ OverlapBench::OverlapBench(World& world, const StepOptions& options, const Confi
       alone_plan_(whole_plan(alone_config_, *make_null_world(world), without_transport(machine_), share_.threads)),
       ops_(plan_),
       alone_ops_(alone_plan_) {
-  if (config.cuda.graph) {
-    throw Error(ExitCode::config,
-                "cuda.graph = true hides the operations of a step, which this benchmark looks at one by one", {},
-                "leave it out");
-  }
+  if (config.cuda.graph || config.cuda.tune_products)
+    throw Error(
+        ExitCode::config,
+        "operations are compared one by one: cuda.graph hides them, cuda.tune_products may compute them otherwise", {},
+        "leave both out");
 }
 
 OverlapBench::ComputeOps::ComputeOps(const TrainPlan& plan) {

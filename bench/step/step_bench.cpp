@@ -57,6 +57,9 @@ Config step_config(const StepOptions& options, int ranks) {
     if (config.offload.update == "auto")
       throw Error(ExitCode::usage, "offload.update = \"auto\" is what train measures and chooses", "--set",
                   "set it to host or device");
+    if (config.cuda.tune_products && options.warmup == 0)
+      throw Error(ExitCode::usage, "cuda.tune_products times products in the first step, which would be measured",
+                  "--warmup", "give 1 or more");
     return config;
   } catch (const Error& error) {
     throw Error(ExitCode::usage, error.what_happened(), error.where(), error.what_to_do());

@@ -63,6 +63,7 @@ class CudaContext {
   void check_cublas(int status, const char* call, const std::string& what) const;
   /// Loads the program's image, and those of `names` that it has; only the first call does anything, for all streams:
   /// the driver may wait for the GPU meanwhile, which must not wait for another GPU then. The context is current.
+  /// `names` outlive it.
   void load(const void* image, std::span<const std::string> names) const;
   /// One of them, which may be launched with so much dynamic shared memory.
   CUfunc_st* function(const std::string& name, int shared_bytes) const;

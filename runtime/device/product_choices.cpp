@@ -57,8 +57,11 @@ std::string ProductChoices::made_for() const {
 }
 
 std::string ProductChoices::measured() {
+  if (timed_.empty() && !adopted_.empty()) return adopted_;
   context_.make_current();
-  std::string text = made_for() + '\n' + kColumns + '\n';
+  std::map<std::string, std::string> found;
+  for (const auto& [product, chosen] : chosen_)
+    if (chosen.is_used) found[product] = chosen.line;
   for (const auto& [product, candidates] : timed_) {
     if (candidates.empty()) continue;
     std::vector<double> ms;
@@ -66,15 +69,22 @@ std::string ProductChoices::measured() {
     auto best = std::min_element(ms.begin(), ms.end());
     if (*best > kWorthwhile * ms.front()) best = ms.begin();
     const Timed& timed = candidates[static_cast<std::size_t>(best - ms.begin())];
-    text += fmt::format("{}{}{} {:.4f} {:.4f} {}{}\n", product, kBeforeNumbers, timed.number, *best, ms.front(),
-                        timed.candidate.workspace_bytes, hex_of(timed.candidate.algorithm));
+    found[product] = fmt::format("{}{}{} {:.4f} {:.4f} {}{}", product, kBeforeNumbers, timed.number, *best, ms.front(),
+                                 timed.candidate.workspace_bytes, hex_of(timed.candidate.algorithm));
   }
+  std::string text = made_for() + '\n' + kColumns + '\n';
+  for (const auto& [product, line] : found) text += line + '\n';
   return text;
 }
 
 void ProductChoices::settle(const std::string& text) {
+  adopt(text);
   timed_.clear();
   events_.reset();
+}
+
+void ProductChoices::adopt(const std::string& text) {
+  adopted_ = text;
   chosen_.clear();
   summary_ = {};
   std::istringstream lines(text);
@@ -88,16 +98,18 @@ void ProductChoices::settle(const std::string& text) {
     numbers >> number >> ms >> first_ms >> candidate.workspace_bytes >> std::hex;
     for (std::uint64_t& word : candidate.algorithm.data) numbers >> word;
     if (!numbers) continue;
-    chosen_[line.substr(0, end)] = candidate;
+    chosen_[line.substr(0, end)] = {candidate, line};
     ++summary_.products;
     summary_.changed += number == 1 ? 0 : 1;
     summary_.saved_ms += first_ms - ms;
   }
 }
 
-const CublasLt::Candidate* ProductChoices::chosen(const std::string& product) const {
+const CublasLt::Candidate* ProductChoices::chosen(const std::string& product) {
   const auto found = chosen_.find(product);
-  return found == chosen_.end() ? nullptr : &found->second;
+  if (found == chosen_.end()) return nullptr;
+  found->second.is_used = true;
+  return &found->second.candidate;
 }
 
 }  // namespace zs

@@ -30,16 +30,18 @@ class ProductChoices {
   /// algorithms depend on. Candidates that fail are left out.
   void time(const std::string& product, std::span<const CublasLt::Candidate> candidates, CUstream_st* stream,
             const Run& run);
-  /// The fastest candidates, once the streams have ended: a line that says what they are for, another that names the
-  /// columns, and one a product.
+  /// The fastest candidates, once the streams have ended, with what was adopted and is still of use: a line that says
+  /// what they are for, another that names the columns, and one a product. If nothing was timed, what was adopted.
   std::string measured();
   /// That first line.
   std::string made_for() const;
-  /// From now on products are computed by the text's algorithms, and those that it does not have by the library's first
-  /// candidates. Lines that cannot be read are skipped.
+  /// From now on the text's products are computed by its algorithms, and not timed. Lines that cannot be read are
+  /// skipped.
+  void adopt(const std::string& text);
+  /// The same, and no others are timed: the library's first candidates compute them.
   void settle(const std::string& text);
   /// Null: the library's first candidate.
-  const CublasLt::Candidate* chosen(const std::string& product) const;
+  const CublasLt::Candidate* chosen(const std::string& product);
 
   /// Of all that is chosen.
   struct Summary {
@@ -54,12 +56,18 @@ class ProductChoices {
     int number;  // from 1, as the library has them
     std::vector<CUevent_st*> events;
   };
+  struct Chosen {
+    CublasLt::Candidate candidate;
+    std::string line;
+    bool is_used = false;
+  };
   double least_ms(const Timed& timed) const;
 
   const CudaContext& context_;
   std::optional<CudaTimedEvents> events_;  // until it is settled
   std::map<std::string, std::vector<Timed>> timed_;
-  std::map<std::string, CublasLt::Candidate> chosen_;
+  std::map<std::string, Chosen> chosen_;
+  std::string adopted_;
   Summary summary_;
 };
 

@@ -127,7 +127,8 @@ def main():
     for flags, named in [(["--dtype", "f16"], "--dtype"), (["--micro-batch", "0"], "--micro-batch"), (["--preset", "huge"], "--preset"),
                          (["--steps", "many"], "--steps"), (["--nonsense"], "--nonsense"), (["--set", "train.nonsense=1"], "train.nonsense"),
                          (["--transport", "staged"], "--transport"), (["--traffic-ranks", "4"], "--traffic"), (["--watch", "--traffic"], "--traffic"),
-                         (["--preset", "tiny", "--sequence", "4096"], "train.sequence"), (["--preset", "tiny", "--width", "129"], "model.width")]:
+                         (["--preset", "tiny", "--sequence", "4096"], "train.sequence"), (["--preset", "tiny", "--width", "129"], "model.width"),
+                         (["--warmup", "0", "--set", "cuda.tune_products=true"], "--warmup")]:
         result = run([program, *flags])
         report.case(f"refused: {' '.join(flags)}", usage_problems(result, named), result)
     for what, command in [("no GPU", [program, "--device", "cuda"]), ("no GPU, two ranks", harness.mpirun(2, [program, "--device", "cuda"]))]:

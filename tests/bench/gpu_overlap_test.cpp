@@ -102,16 +102,16 @@ TEST_CASE("where nothing can hide between GPUs the report is marked, with the re
   CHECK_THAT(why_nothing_hides(2, {.transport = Transport::null}), Contains("nothing is exchanged"));
 }
 
-TEST_CASE("steps that are replayed as graphs have no operations to look at, and are refused") {
+TEST_CASE("steps whose operations are hidden, or computed in two ways, are refused") {
   Emulated gpus(1);
   StepOptions options = kSmall;
-  options.settings.emplace_back("cuda.graph=true");
+  options.settings.emplace_back(GENERATE("cuda.graph=true", "cuda.tune_products=true"));
   const Config config = step_config(options, 1);
   std::string message;
   gpus.run(1, Transport::local, [&](World& world, const Machine& machine) {
     message = message_of([&] { OverlapBench(world, options, config, machine); });
   });
-  CHECK_THAT(message, Contains("cuda.graph = true hides the operations of a step"));
+  CHECK_THAT(message, Contains("cuda.graph hides them, cuda.tune_products may"));
 }
 
 TEST_CASE("on the CPU the times are the host's, and it says so") {

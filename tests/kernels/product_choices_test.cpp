@@ -172,6 +172,29 @@ TEST_CASE("what was timed is a line a product, behind what it is for, and choose
   CHECK(gpu.choices->summary().products == 2);
 }
 
+TEST_CASE("what an earlier run chose computes its products from the first on, and others are timed and join it") {
+  std::string text;
+  {
+    Gpu gpu({4, 1});
+    gpu.multiply(8);
+    gpu.multiply(16);
+    text = gpu.choices->measured();
+  }
+  Gpu gpu({4, 1});
+  gpu.choices->adopt(text);
+  CHECK(gpu.multiply(8) == 8);
+  CHECK(gpu.products() == Counts{0, 1, 0, 0});
+  CHECK(gpu.choices->measured() == text);
+  CHECK(gpu.multiply(24) == 8);
+  CHECK(gpu.products() == Counts{kRunsTimed + 1, kRunsTimed + 1, 0, 0});
+  const std::string both = gpu.choices->measured();
+  CHECK_THAT(both, Catch::StartsWith(gpu.choices->made_for() + "\n") && Catch::Contains("\nm 4, n 8, ") &&
+                       Catch::Contains("\nm 4, n 24, ") && !Catch::Contains("n 16"));  // of which there was none
+  gpu.choices->settle(both);
+  gpu.multiply(24);
+  CHECK(gpu.products() == Counts{kRunsTimed + 1, kRunsTimed + 2, 0, 0});
+}
+
 TEST_CASE("lines of choices that cannot be read choose nothing") {
   Gpu gpu({4, 1});
   gpu.multiply();

@@ -129,6 +129,23 @@ TEST_CASE("a run that goes on computes its first step by the choices that were s
   }
 }
 
+TEST_CASE("a run that goes on with other micro-batches times the products that these bring") {
+  const int ranks = GENERATE(1, 2);
+  Config config = tuned(ranks);
+  const std::string chosen = train(ranks, config)[0].chosen;
+  config.train.micro_batch *= 2;
+  config.train.global_batch *= 2;
+  const std::vector<RankRun> runs = train(ranks, config, {chosen, chosen});
+  for (const RankRun& run : runs) {
+    CHECK_THAT(run.news[0], Catch::StartsWith("products as in the checkpoint: "));
+    CHECK_THAT(run.news[1], Catch::StartsWith("products: "));
+    CHECK(run.products[0][0] > 0);
+    check_is_fastest_after(1, run);
+    CHECK(run.chosen != chosen);
+    CHECK(run.chosen == runs[0].chosen);
+  }
+}
+
 TEST_CASE("choices that are for another GPU or library than some rank's are not used, which a line says") {
   const int odd_one = GENERATE(0, 1);
   const Config config = tuned(2);

@@ -33,7 +33,8 @@ std::vector<std::string> unused_cuda_keys(const Config& config) {
   if (config.device == "cuda") return unused;
   Config own = config, defaults;
   for (const ConfigKey& key : config_keys())
-    if (key.name.starts_with("cuda.") && toml_value(key.slot(own)) != toml_value(key.slot(defaults)))
+    if (key.name.starts_with("cuda.") && key.name != "cuda.libraries" &&
+        toml_value(key.slot(own)) != toml_value(key.slot(defaults)))
       unused.emplace_back(key.name);
   return unused;
 }

@@ -7,7 +7,8 @@ namespace zs {
 /// What does not go with keys of `cuda`.
 void check_cuda(ConfigDraft& draft);
 
-/// Of a configuration whose device is chosen: the keys of `cuda` that are not as by default, and have no effect.
+/// Of a configuration whose device is chosen: the keys of `cuda` that are not as by default, and have no effect
+/// (cuda.libraries may have: where it leads to none, that chooses the CPU).
 std::vector<std::string> unused_cuda_keys(const Config& config);
 
 }  // namespace zs

@@ -24,7 +24,7 @@ bool ProductTuning::adopt(const std::string& text, const char* taken, const char
                         other.message);
     return false;
   }
-  choices_->settle(text);
+  choices_->adopt(text);
   chosen_ = text;
   const ProductChoices::Summary& all = choices_->summary();
   news_ = fmt::format("{}: {} of {} by another algorithm than cuBLASLt's first, {:.3f} ms less for one of each", taken,
@@ -40,7 +40,10 @@ void ProductTuning::restore(const std::string& saved) {
 void ProductTuning::after_step() {
   if (choices_ == nullptr || !choices_->are_open()) return;
   const std::string measured = from_first(world_, world_.rank() == 0 ? choices_->measured() : "");
-  if (!adopt(measured, "products", "products by cuBLASLt's first algorithms, not by the fastest")) choices_->settle("");
+  const bool is_new = measured != chosen_;
+  if (!adopt(measured, "products", "products by cuBLASLt's first algorithms, not by the fastest")) chosen_ = "";
+  choices_->settle(chosen_);
+  if (!is_new) news_ = "";
 }
 
 }  // namespace zs

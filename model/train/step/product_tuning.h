@@ -20,8 +20,8 @@ class ProductTuning {
 
   ProductTuning(Device& device, World& world);
 
-  /// Collective, before the first step: takes what chosen() was in the run that goes on. Where it is none, or of other
-  /// GPUs or another library than some rank's, products are timed as in a new run.
+  /// Collective, before the first step: takes what chosen() was in the run that goes on. Products that it lacks are
+  /// timed as in a new run; all of them where it is for another GPU or library than some rank's.
   void restore(const std::string& saved);
   /// Collective, behind a step, when the device has done it.
   void after_step();
