@@ -58,7 +58,8 @@ def ends_in_mpi(train, report):
         report.case(f"P13 {ranks} ranks that cannot reach each other", problems, job.result)
     job = Job(train, 2, watch_s=30, btl="self", is_quiet=False)
     problems = job.problems(1, says if job.lines() else [], is_start=True)
-    problems += [] if re.search("unable to reach|MPI_INIT has failed|MPI_ERRORS_ARE_FATAL", job.result.err) else ["Open MPI's own reason is missing"]
+    has_reason = re.search("unable to reach|MPI_INIT has failed|MPI_ERRORS_ARE_FATAL", job.result.err)
+    problems += [] if has_reason or job.has_mpirun_died() else ["Open MPI's own reason is missing"]
     report.case("P13 2 ranks that cannot reach each other, without -q", problems, job.result)
 
     def kill(job, process):

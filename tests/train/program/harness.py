@@ -20,7 +20,6 @@ _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
 # The event library inside mpirun says this now and then, when a rank's pipe closes while mpirun looks at it: no line of ours.
 _MPIRUN_NOISE = re.compile(r"^\[warn\] Epoll (ADD|MOD|DEL)\(.*\n?", re.MULTILINE)
-MPIRUN_WAITS = "OMPI_MCA_odls_base_sigkill_timeout"
 # A launcher, or a shell that was started by one, must not reach into the tests.
 _FOREIGN = ("PMI_", "PMIX_", "OMPI_COMM_", "OMPI_UNIVERSE_", "ORTE_", "SLURM_", "MPI_LOCAL", "WORLD_SIZE", "TRAIN_FAULT")
 
@@ -41,9 +40,8 @@ def become_subreaper():
 
 
 def clean_env(extra=None):
-    """mpirun's own seconds before it kills ranks are left out: two for each start that is refused."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
-    env.update({MPIRUN_WAITS: "0", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+    env.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
     env.update(extra or {})
     return env
 
@@ -139,14 +137,11 @@ def unused_segments():
 
 
 def run(command, timeout_s=180, cwd=None, env=None, on_start=None):
-    """Runs to the end or to the limit. `on_start(process)` is called once, beside the running program. Not reentrant. Where that or a fault disturbs
-    the ranks, mpirun leaves them the time to end by themselves that it leaves those of users."""
+    """Runs to the end or to the limit. `on_start(process)` is called once, beside the running program. Not reentrant."""
     command, others, segments = [str(c) for c in command], set(children(os.getpid())), unused_segments()
     begin = time.monotonic()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryDirectory(prefix="run.") as place:
         env = clean_env({"TMPDIR": place, **(env or {})})
-        if on_start or env.get("TRAIN_FAULT"):
-            env[MPIRUN_WAITS] = "1"
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, cwd=cwd, env=env, start_new_session=True)
         timed_out = False
         try:

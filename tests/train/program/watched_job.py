@@ -37,7 +37,7 @@ class Job:
             command = [btl if word == "self,vader" else word for word in harness.launch(ranks, arguments)]
             command[1:1] = flags  # of mpirun
             command = [word for word in command if is_quiet or word != "-q"]
-            env = {harness.MPIRUN_WAITS: "1", "TRAIN_FAULT": fault, "OMP_NUM_THREADS": "1"}
+            env = {"TRAIN_FAULT": fault, "OMP_NUM_THREADS": "1"}
             self.result = harness.run([*wrapper, *command], HARD_LIMIT_S, cwd=folder, env=env,
                                       on_start=(lambda process: on_start(self, process)) if on_start else None)
             self.left = harness.unused_segments() - before
@@ -53,10 +53,13 @@ class Job:
         """How long a rank had given no sign when that was told."""
         return [float(age) for line in self.lines() for age in re.findall(r"(?:answering|still for) ([\d.]+) s ", line)]
 
+    def has_mpirun_died(self):
+        return self.result.code == -signal.SIGSEGV
+
     def problems(self, code, says, leaves_segments=False, is_start=False):
         """Whether the job has ended with this code, nothing left, and one line that says all this. While the job starts, Open MPI's mpirun
         now and then dies of a segmentation fault of its own when a rank ends, and ranks that end within MPI_Init may leave its segments."""
-        mpirun_died = is_start and self.result.code == -signal.SIGSEGV
+        mpirun_died = is_start and self.has_mpirun_died()
         left = {path for path in self.left if not (is_start and path.name.startswith("vader_segment."))}
         late = [age for age in self.ages() if age > self.limit_s + LATE_S]
         found = [] if self.result.code == code or mpirun_died else [f"exit code {self.result.code}, expected {code}"]
