@@ -18,7 +18,7 @@ std::span<const std::string> kernel_names();
 /// Of the kernel that ZS_KERNEL (device.h) has for elements of this dtype, or ZS_PAIR_KERNEL for T and U.
 std::string typed(const std::string& kernel, DType dtype);
 inline std::string typed(const std::string& kernel, DType t, DType u) { return typed(typed(kernel, t), u); }
-/// All of them.
+/// Adds the names of all that ZS_KERNEL makes of each, or ZS_PAIR_KERNEL.
 void add_typed(KernelNames& names, std::initializer_list<std::string> kernels);
 void add_pairs(KernelNames& names, std::initializer_list<std::string> kernels);
 

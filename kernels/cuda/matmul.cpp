@@ -197,7 +197,8 @@ struct Product {
   Layout a, b, c;
   std::vector<CublasLt::Candidate> candidates;
   CublasLt::Candidate chosen{};  // the first of them, if nobody chooses another
-  bool is_found = false, is_timed = false, is_settled = false;
+  bool is_found = false, is_settled = false;
+  bool is_timed = false;  // or was, by an earlier run
 };
 
 /// One per stream: the algorithm of each shape, asked for once.

@@ -11,8 +11,7 @@ namespace zs {
 
 /// The functions of NVIDIA's cuBLASLt that zshard calls, as CudaDriver has those of the driver: enumerations are int,
 /// and the library's handles are types of our own that nobody looks into. cublas_abi_check.cpp compares each line with
-/// NVIDIA's header where nvcc is found. All but status_text and version return 0 or a
-/// status.
+/// NVIDIA's header where nvcc is found. All but status_text and version return 0 or a status.
 struct CublasLt {
   struct Handle;
   struct Operation;

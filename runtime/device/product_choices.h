@@ -13,9 +13,9 @@ namespace zs {
 
 /// By which of cuBLASLt's algorithms a GPU computes its products, where they are chosen by time
 /// (ProductOptions::are_timed). A product is timed once, by the GPU's own events; until `settle` the library's first
-/// candidate computes it all the same, so that ranks whose times differ have the same bits. What was timed is text, for
-/// other ranks and for later runs: NVIDIA says that an algorithm's bytes hold for the same version of the library.
-/// Owned by the context; the device's host thread only.
+/// candidate computes it all the same, so that ranks whose times differ have the same bits. What an earlier run chose
+/// is adopted, and not timed. What was timed is text, for other ranks and for later runs: NVIDIA says that an
+/// algorithm's bytes hold for the same version of the library. Owned by the context; the device's host thread only.
 class ProductChoices {
  public:
   static constexpr int kCandidates = 8;
@@ -40,7 +40,7 @@ class ProductChoices {
   void adopt(const std::string& text);
   /// The same, and no others are timed: the library's first candidates compute them.
   void settle(const std::string& text);
-  /// Null: the library's first candidate.
+  /// Null: the library's first candidate. Else measured() keeps it.
   const CublasLt::Candidate* chosen(const std::string& product);
 
   /// Of all that is chosen.

@@ -66,6 +66,12 @@ struct Gpu {
 
 using Counts = std::vector<int>;
 
+std::string measured_in_two_products(Gpu& gpu) {
+  gpu.multiply(8);
+  gpu.multiply(16);
+  return gpu.choices->measured();
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -156,9 +162,7 @@ TEST_CASE("what was timed is a line a product, behind what it is for, and choose
   std::string text;
   {
     Gpu gpu({4, 1});
-    gpu.multiply(8);
-    gpu.multiply(16);
-    text = gpu.choices->measured();
+    text = measured_in_two_products(gpu);
     CHECK_THAT(text, Catch::StartsWith(gpu.choices->made_for() + "\nproduct: candidate, its ms,"));
     CHECK_THAT(gpu.choices->made_for(), Catch::Contains("Emulated") && Catch::EndsWith(", cuBLASLt 130200"));
     CHECK_THAT(text, Catch::Contains("\nm 4, n 8, k 8, bf16 to bf16, aligned 256 256 256: 2 "));
@@ -175,10 +179,8 @@ TEST_CASE("what was timed is a line a product, behind what it is for, and choose
 TEST_CASE("what an earlier run chose computes its products from the first on, and others are timed and join it") {
   std::string text;
   {
-    Gpu gpu({4, 1});
-    gpu.multiply(8);
-    gpu.multiply(16);
-    text = gpu.choices->measured();
+    Gpu earlier({4, 1});
+    text = measured_in_two_products(earlier);
   }
   Gpu gpu({4, 1});
   gpu.choices->adopt(text);

@@ -30,7 +30,8 @@ def become_subreaper():
     libc, user, group = ctypes.CDLL(None, use_errno=True), os.geteuid(), os.getegid()
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
-    if libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if user != 0 else 0)) != 0:
+    # Tried by another process first: there is no way back from a namespace in which nothing may be mounted.
+    if in_namespace("-m") is None or libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if user != 0 else 0)) != 0:
         return
     if user != 0:
         for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
