@@ -67,8 +67,8 @@ class GroupEnded final : public Error {
 /// operation names the unit (or purpose) it works for; transports carry an OpTag with the data, so ranks that disagree
 /// throw Error(ranks_disagree) before data mixes. A wait for a peer longer than the world's timeout throws
 /// Error(peer_lost). After either the communicator is of no further use. Sums are reduced in rank order, so they are
-/// the same for every transport but nccl, whose exceptions are said at make_nccl_world (comm/gpu_world.h). Any count is
-/// legal, zero included. Every operation begins when all ranks have come to it.
+/// the same for every transport but nccl, whose exceptions are said at make_nccl_world (comm/gpu/gpu_world.h). Any
+/// count is legal, zero included. Every operation begins when all ranks have come to it.
 ///
 /// Owned by whoever split it off; must outlive the streams' work, and must die before its World. One host thread uses
 /// it.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/watch_options.h"
+#include "comm/health/watch_options.h"
 
 namespace zs {
 

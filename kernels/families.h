@@ -3,36 +3,11 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/isa.h"
 #include "kernels/kernels.h"
 
-/// Kernels come in families. A family registers itself: in each back end one function puts its kernels into the table,
-/// and one puts its vector loops into that of an instruction set. A kernel that no family fills in is null. A new
-/// family has its functions here, and its sources in the build files.
-#if defined(ZS_ISA)
-namespace zs::cpu::ZS_ISA {
-
-void fill_attention(Isa& isa);
-void fill_attention_cached(Isa& isa);
-void fill_blockwise_adamw(Isa& isa);
-void fill_elementwise(Isa& isa);
-void fill_loss(Isa& isa);
-void fill_map(Isa& isa);
-void fill_norms(Isa& isa);
-void fill_optimizer(Isa& isa);
-void fill_reduce(Isa& isa);
-void fill_rotary(Isa& isa);
-void fill_rows(Isa& isa);
-void fill_stochastic_cast(Isa& isa);
-void fill_swiglu(Isa& isa);
-
-inline constexpr void (*kFamilies[])(Isa&) = {
-    fill_attention, fill_attention_cached, fill_blockwise_adamw, fill_elementwise, fill_loss, fill_map,
-    fill_norms,     fill_optimizer,        fill_reduce,          fill_rotary,      fill_rows, fill_stochastic_cast,
-    fill_swiglu};
-
-}  // namespace zs::cpu::ZS_ISA
-#else
+/// Kernels come in families. A family registers itself: in each back end one function puts its kernels into the table.
+/// A kernel that no family fills in is null. A new family has its functions here, those of its vector loops in
+/// cpu/isa_families.h, and its sources in the build files.
 namespace zs::cpu {
 
 void fill_attention(KernelTable& table);
@@ -117,4 +92,3 @@ inline constexpr void (*kFamilies[])(KernelTable&, KernelNames&) = {fill_attenti
                                                                     fill_swiglu};
 
 }  // namespace zs::cuda
-#endif

@@ -9,8 +9,8 @@
 #include "bench/common/clock.h"
 #include "bench/common/median.h"
 #include "bench/kernels/gpu_calls.h"
-#include "comm/nccl_memory.h"
-#include "model/train/launch/startup.h"
+#include "comm/nccl/nccl_memory.h"
+#include "model/train/rank/startup.h"
 #include "runtime/device/cpu_topology.h"
 
 namespace zs::bench {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "model/train/run_dir/metrics.h"
+#include "runtime/base/units.h"
 
 namespace zs::bench {
 

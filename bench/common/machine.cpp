@@ -1,7 +1,7 @@
 #include "bench/common/machine.h"
 
-#include "model/train/launch/agreed.h"
-#include "model/train/launch/startup.h"
+#include "model/train/rank/agreed.h"
+#include "model/train/rank/startup.h"
 
 namespace zs::bench {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "bench/kernels/gpu_ceilings.h"
 #include "comm/world.h"
-#include "model/train/launch/gpu_ranks.h"
+#include "model/train/plan/gpu_ranks.h"
 #include "model/train/plan/plan.h"
 #include "runtime/device/cpu_topology.h"
 

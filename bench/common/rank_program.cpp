@@ -9,11 +9,11 @@
 #include <cstdlib>
 #include <thread>
 
-#include "comm/gpu_world.h"
+#include "comm/gpu/gpu_world.h"
 #include "comm/health/watchdog.h"
-#include "model/train/launch/error_line.h"
-#include "model/train/launch/program.h"
-#include "model/version.h"
+#include "model/job/version.h"
+#include "model/train/rank/error_line.h"
+#include "model/train/rank/program.h"
 #include "runtime/base/standard_streams.h"
 
 namespace zs::bench {

@@ -7,6 +7,7 @@
 
 #include "bench/common/median.h"
 #include "model/train/run_dir/metrics.h"
+#include "runtime/base/units.h"
 
 namespace zs::bench {
 namespace {

@@ -9,9 +9,9 @@
 #include "bench/common/clock.h"
 #include "bench/common/median.h"
 #include "bench/kernels/gpu_calls.h"
-#include "comm/nccl_memory.h"
-#include "model/train/launch/startup.h"
-#include "model/train/step/session.h"
+#include "comm/nccl/nccl_memory.h"
+#include "model/train/rank/startup.h"
+#include "model/train/session/session.h"
 #include "runtime/device/memory_limit.h"
 #include "runtime/tensor/host_view.h"
 

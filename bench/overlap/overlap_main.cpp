@@ -2,7 +2,7 @@
 
 #include "bench/overlap/overlap_bench.h"
 #include "bench/step/step_command.h"
-#include "model/train/launch/startup.h"
+#include "model/train/rank/startup.h"
 #include "runtime/base/standard_streams.h"
 
 namespace zs::bench {

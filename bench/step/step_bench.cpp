@@ -10,10 +10,10 @@
 #include "bench/common/product_ceiling.h"
 #include "bench/common/ranks.h"
 #include "comm/health/watchdog.h"
-#include "comm/nccl_memory.h"
-#include "model/train/launch/startup.h"
+#include "comm/nccl/nccl_memory.h"
 #include "model/train/plan/ceiling.h"
-#include "model/train/step/session.h"
+#include "model/train/rank/startup.h"
+#include "model/train/session/session.h"
 #include "runtime/base/random.h"
 #include "runtime/base/standard_streams.h"
 

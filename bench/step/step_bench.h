@@ -8,7 +8,7 @@
 #include "bench/step/step_report.h"
 #include "comm/world.h"
 #include "model/train/plan/plan.h"
-#include "model/train/step/session.h"
+#include "model/train/session/session.h"
 #include "runtime/device/device.h"
 
 namespace zs::bench {

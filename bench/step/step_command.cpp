@@ -5,7 +5,7 @@
 
 #include "bench/common/rank_program.h"
 #include "model/train/config/config_schema.h"
-#include "model/train/launch/startup.h"
+#include "model/train/rank/startup.h"
 
 namespace zs::bench {
 namespace {

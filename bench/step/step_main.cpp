@@ -4,7 +4,7 @@
 #include "bench/step/step_command.h"
 #include "bench/step/traffic_table.h"
 #include "bench/step/watch_cost.h"
-#include "model/train/launch/startup.h"
+#include "model/train/rank/startup.h"
 
 int main(int argc, char** argv) {
   CLI::App app(

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/train/run_dir/metrics.h"
+#include "runtime/base/units.h"
 
 namespace zs::bench {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "model/train/plan/plan.h"
-#include "model/train/run_dir/metrics.h"
+#include "runtime/base/units.h"
 
 namespace zs::bench {
 namespace {

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kRecords = 200'000, kComparisons = 500;
 constexpr double kPolls = 10;        // at least: short runs see none
-constexpr std::int64_t kHashes = 2;  // as in runtime/shard/order_check.cpp
+constexpr std::int64_t kHashes = 2;  // as in runtime/shard/execute/order_check.cpp
 
 double us_since(Clock::time_point start, int count) {
   return std::chrono::duration<double, std::micro>(Clock::now() - start).count() / count;

@@ -13,7 +13,7 @@
 
 #include "comm/health/diagnosis.h"
 #include "comm/health/sip_hash.h"
-#include "comm/hier/host_map.h"
+#include "comm/host/host_map.h"
 
 namespace zs {
 

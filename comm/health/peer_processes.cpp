@@ -16,8 +16,8 @@
 #include <map>
 #include <optional>
 
-#include "comm/file_size.h"
-#include "comm/shm/sealed_file.h"
+#include "comm/host/file_size.h"
+#include "comm/host/sealed_file.h"
 #include "runtime/base/check.h"
 #include "runtime/base/parse_integer.h"
 #include "runtime/base/proc_file.h"

@@ -17,7 +17,7 @@
 #include "comm/health/heartbeat_exchange.h"
 #include "comm/health/peer_table.h"
 #include "comm/health/status_scope.h"
-#include "comm/watch_options.h"
+#include "comm/health/watch_options.h"
 #include "runtime/device/device.h"
 
 namespace zs {

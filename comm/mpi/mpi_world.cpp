@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "comm/group_place.h"
-#include "comm/hier/host_map.h"
+#include "comm/host/host_map.h"
 #include "comm/mpi/mpi_communicator.h"
 #include "runtime/base/parse_integer.h"
 #include "runtime/base/random.h"

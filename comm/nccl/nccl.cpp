@@ -1,11 +1,11 @@
 #include <numeric>
 
-#include "comm/gpu_side.h"
-#include "comm/gpu_world.h"
+#include "comm/gpu/gpu_side.h"
+#include "comm/gpu/gpu_world.h"
 #include "comm/health/watchdog.h"
 #include "comm/nccl/launch_order.h"
 #include "comm/nccl/nccl_handle.h"
-#include "comm/nccl_memory.h"
+#include "comm/nccl/nccl_memory.h"
 #include "runtime/device/stream_watch.h"
 
 namespace zs {

@@ -11,7 +11,7 @@
 
 #include "comm/backoff.h"
 #include "comm/nccl/nccl_library.h"
-#include "comm/nccl_memory.h"
+#include "comm/nccl/nccl_memory.h"
 #include "runtime/base/buffer.h"
 
 namespace zs {

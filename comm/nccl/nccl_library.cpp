@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "comm/gpu_world.h"
+#include "comm/gpu/gpu_world.h"
 #include "runtime/base/check.h"
 #include "runtime/device/shared_library.h"
 

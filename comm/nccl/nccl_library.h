@@ -67,7 +67,7 @@ inline constexpr int kSum = 0, kMax = 2, kMin = 3;
 
 /// Opens the library, first looked for in `folders` (separated by colons), at last in cuda_folders(). Error(config)
 /// that says in one line what is missing: the library, a version of it that is new enough, what set_nccl_environment
-/// (comm/gpu_world.h) sets.
+/// (comm/gpu/gpu_world.h) sets.
 std::shared_ptr<const NcclLibrary> open_nccl_library(const char* library, const std::string& folders = {});
 /// 22800 of NCCL 2.28. `name`: the library's, for the error.
 int version_of(const NcclLibrary& library, const char* name);

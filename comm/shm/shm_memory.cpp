@@ -14,8 +14,8 @@
 #include <cstring>
 #include <new>
 
-#include "comm/file_size.h"
-#include "comm/shm/sealed_file.h"
+#include "comm/host/file_size.h"
+#include "comm/host/sealed_file.h"
 #include "runtime/base/standard_streams.h"
 
 namespace zs {

@@ -1,7 +1,6 @@
-#include "kernels/families.h"
-
 #if defined(ZS_ISA)
 #include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/isa_families.h"
 #include "kernels/cpu/vec_math.h"
 
 namespace zs::cpu::ZS_ISA {
@@ -132,6 +131,7 @@ void fill_attention(Isa& isa) {
 
 #include "kernels/checks.h"
 #include "kernels/cpu/host.h"
+#include "kernels/families.h"
 
 namespace zs::cpu {
 namespace {

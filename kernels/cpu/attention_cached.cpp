@@ -1,6 +1,5 @@
-#include "kernels/families.h"
-
 #if defined(ZS_ISA)
+#include "kernels/cpu/isa_families.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/vec_math.h"
 
@@ -82,6 +81,7 @@ void fill_attention_cached(Isa& isa) { isa.attention_cached = attention_cached; 
 #else
 #include "kernels/checks.h"
 #include "kernels/cpu/host.h"
+#include "kernels/families.h"
 
 namespace zs::cpu {
 namespace {

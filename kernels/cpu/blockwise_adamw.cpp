@@ -1,6 +1,5 @@
-#include "kernels/families.h"
-
 #if defined(ZS_ISA)
+#include "kernels/cpu/isa_families.h"
 #include "kernels/cpu/vec.h"
 #include "kernels/dynamic_code.h"
 
@@ -94,6 +93,7 @@ void fill_blockwise_adamw(Isa& isa) {
 #else
 #include "kernels/checks.h"
 #include "kernels/cpu/host.h"
+#include "kernels/families.h"
 
 namespace zs::cpu {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/families.h"
+#include "kernels/cpu/isa_families.h"
 
 #define ZS_STRING_OF(name) #name
 #define ZS_STRING(name) ZS_STRING_OF(name)

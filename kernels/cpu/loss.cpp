@@ -1,6 +1,5 @@
-#include "kernels/families.h"
-
 #if defined(ZS_ISA)
+#include "kernels/cpu/isa_families.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/stream_store.h"
 #include "kernels/cpu/vec_math.h"
@@ -93,6 +92,7 @@ void fill_loss(Isa& isa) {
 #else
 #include "kernels/checks.h"
 #include "kernels/cpu/host.h"
+#include "kernels/families.h"
 
 namespace zs::cpu {
 namespace {

@@ -1,6 +1,5 @@
-#include "kernels/families.h"
-
 #if defined(ZS_ISA)
+#include "kernels/cpu/isa_families.h"
 #include "kernels/cpu/lanes.h"
 
 /// AdamW, and the sums that precede it.
@@ -209,6 +208,7 @@ void fill_optimizer(Isa& isa) {
 
 #include "kernels/checks.h"
 #include "kernels/cpu/host.h"
+#include "kernels/families.h"
 
 namespace zs::cpu {
 namespace {

@@ -1,6 +1,5 @@
-#include "kernels/families.h"
-
 #if defined(ZS_ISA)
+#include "kernels/cpu/isa_families.h"
 #include "kernels/cpu/vec.h"
 
 namespace zs::cpu::ZS_ISA {
@@ -101,6 +100,7 @@ void fill_reduce(Isa& isa) { isa.reduce = reduce; }
 #else
 #include "kernels/checks.h"
 #include "kernels/cpu/host.h"
+#include "kernels/families.h"
 
 namespace zs::cpu {
 namespace {

@@ -1,6 +1,5 @@
-#include "kernels/families.h"
-
 #if defined(ZS_ISA)
+#include "kernels/cpu/isa_families.h"
 #include "kernels/cpu/vec_pair.h"
 #include "kernels/rotary_angle.h"
 
@@ -80,6 +79,7 @@ void fill_rotary(Isa& isa) { isa.rotary = rotary; }
 #else
 #include "kernels/checks.h"
 #include "kernels/cpu/host.h"
+#include "kernels/families.h"
 
 namespace zs::cpu {
 namespace {

@@ -1,6 +1,5 @@
-#include "kernels/families.h"
-
 #if defined(ZS_ISA)
+#include "kernels/cpu/isa_families.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/stream_store.h"
 
@@ -137,6 +136,7 @@ void fill_rows(Isa& isa) {
 #else
 #include "kernels/checks.h"
 #include "kernels/cpu/host.h"
+#include "kernels/families.h"
 
 namespace zs::cpu {
 namespace {

@@ -1,6 +1,5 @@
-#include "kernels/families.h"
-
 #if defined(ZS_ISA)
+#include "kernels/cpu/isa_families.h"
 #include "kernels/cpu/vec.h"
 #include "kernels/stochastic_rounding.h"
 
@@ -31,6 +30,7 @@ void fill_stochastic_cast(Isa& isa) { isa.stochastic_cast = stochastic_cast; }
 #else
 #include "kernels/checks.h"
 #include "kernels/cpu/host.h"
+#include "kernels/families.h"
 
 namespace zs::cpu {
 namespace {

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "model/families/gguf.h"
 #include "model/families/model_config.h"
-#include "model/language_model.h"
-#include "model/weights/gguf.h"
+#include "model/nn/language_model.h"
 #include "model/weights/tensor_map.h"
 
 namespace zs {

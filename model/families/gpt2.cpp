@@ -2,7 +2,7 @@
 
 #include "model/families/family.h"
 #include "model/families/hf_config.h"
-#include "model/transformer.h"
+#include "model/nn/transformer.h"
 
 namespace zs {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "model/families/model_config.h"
-#include "model/transformer.h"
+#include "model/nn/transformer.h"
 
 namespace zs {
 

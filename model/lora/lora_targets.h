@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "model/families/model_config.h"
-#include "model/language_model.h"
 #include "model/lora/lora_config.h"
+#include "model/nn/language_model.h"
 #include "model/weights/tensor_map.h"
 
 namespace zs {

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "model/module.h"
+#include "model/nn/module.h"
 #include "runtime/tensor/layout.h"
 
 namespace zs {

@@ -2,8 +2,8 @@
 
 #include <vector>
 
-#include "model/module.h"
 #include "model/nn/lora.h"
+#include "model/nn/module.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs {

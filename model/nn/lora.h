@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "model/module.h"
+#include "model/nn/module.h"
 
 namespace zs {
 

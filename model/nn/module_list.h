@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "model/module.h"
+#include "model/nn/module.h"
 
 namespace zs {
 

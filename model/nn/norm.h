@@ -1,6 +1,6 @@
 #pragma once
 
-#include "model/module.h"
+#include "model/nn/module.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs {

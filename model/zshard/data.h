@@ -7,7 +7,7 @@
 
 #include "model/data/file_format.h"
 #include "model/data/text_documents.h"
-#include "model/sampler.h"
-#include "model/tensor_dataset.h"
-#include "model/token_dataset.h"
+#include "model/datasets/sampler.h"
+#include "model/datasets/tensor_dataset.h"
+#include "model/datasets/token_dataset.h"
 #include "model/tokenizer/tokenizer.h"

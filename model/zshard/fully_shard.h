@@ -5,8 +5,8 @@
 /// and freed behind that. Strategies, meshes, precision and policies are its options. Collective: every rank makes the
 /// same calls. What is forgotten or done twice is a zs::UsageError that names it.
 
-#include "model/fully_shard.h"
-#include "model/shard_plan.h"
-#include "runtime/shard/mixed_precision.h"
-#include "runtime/shard/scheme.h"
-#include "runtime/shard/unit_policy.h"
+#include "model/sharding/fully_shard.h"
+#include "model/sharding/shard_plan.h"
+#include "runtime/shard/placement/mixed_precision.h"
+#include "runtime/shard/placement/scheme.h"
+#include "runtime/shard/placement/unit_policy.h"

@@ -14,5 +14,5 @@
 #include "model/nn/mlp.h"
 #include "model/nn/module_list.h"
 #include "model/nn/norm.h"
+#include "model/nn/transformer.h"
 #include "model/nn/transformer_block.h"
-#include "model/transformer.h"

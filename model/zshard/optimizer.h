@@ -5,12 +5,12 @@
 /// finite leaves the weights as they are. Learning rates are per step, decay is decoupled. Your own optimizer derives
 /// from zs::Optimizer.
 
-#include "runtime/shard/adamw.h"
-#include "runtime/shard/adamw8bit.h"
-#include "runtime/shard/grad_norm.h"
-#include "runtime/shard/lion.h"
-#include "runtime/shard/lost_updates.h"
-#include "runtime/shard/lr_schedule.h"
-#include "runtime/shard/muon.h"
-#include "runtime/shard/optimizer.h"
-#include "runtime/shard/sgd.h"
+#include "runtime/shard/optimizers/adamw.h"
+#include "runtime/shard/optimizers/adamw8bit.h"
+#include "runtime/shard/optimizers/grad_norm.h"
+#include "runtime/shard/optimizers/lion.h"
+#include "runtime/shard/optimizers/lost_updates.h"
+#include "runtime/shard/optimizers/lr_schedule.h"
+#include "runtime/shard/optimizers/muon.h"
+#include "runtime/shard/optimizers/optimizer.h"
+#include "runtime/shard/optimizers/sgd.h"

@@ -3,4 +3,4 @@
 /// \file zshard/version.h
 /// Which version of the library a program runs with.
 
-#include "model/version.h"
+#include "model/job/version.h"

@@ -5,6 +5,6 @@
 /// fit is an error of every rank before anything is changed), and files as such (zs::WeightFiles,
 /// zs::SafetensorsWriter), which one rank reads or writes by itself.
 
-#include "model/safetensors.h"
-#include "model/weight_file.h"
+#include "model/weights/safetensors.h"
+#include "model/weights/weight_file.h"
 #include "model/weights/weight_files.h"

@@ -6,6 +6,6 @@
 /// stopped before data mixes.
 
 #include "comm/communicator.h"
-#include "comm/gpu_world.h"
+#include "comm/gpu/gpu_world.h"
 #include "comm/mesh.h"
 #include "comm/world.h"

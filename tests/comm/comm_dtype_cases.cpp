@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "comm/comm_dtype.h"
-#include "comm/hier/host_map.h"
+#include "comm/host/host_map.h"
 #include "tests/comm/arrays.h"
 #include "tests/comm/host_cases.h"
 

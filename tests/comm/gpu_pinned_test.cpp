@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/gpu_world.h"
+#include "comm/gpu/gpu_world.h"
 #include "kernels/kernels.h"
 #include "tests/device/test_devices.h"
 #include "tests/gpu/emulation/fake_nccl.h"

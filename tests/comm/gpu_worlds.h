@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "comm/gpu_world.h"
+#include "comm/gpu/gpu_world.h"
 #include "kernels/kernels.h"
 #include "tests/comm/conformance.h"
 #include "tests/device/test_devices.h"

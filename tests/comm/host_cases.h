@@ -1,6 +1,6 @@
 #pragma once
 
-#include "comm/hier/host_map.h"
+#include "comm/host/host_map.h"
 #include "comm/world.h"
 #include "runtime/device/device.h"
 

@@ -1,4 +1,4 @@
-#include "comm/hier/host_map.h"
+#include "comm/host/host_map.h"
 
 #include <algorithm>
 #include <cmath>

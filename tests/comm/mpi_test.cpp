@@ -16,7 +16,7 @@
 #include <thread>
 
 #include "comm/health/watchdog.h"
-#include "comm/hier/host_map.h"
+#include "comm/host/host_map.h"
 #include "comm/mpi/mpi_exchange.h"
 #include "tests/comm/arrays.h"
 #include "tests/comm/conformance.h"

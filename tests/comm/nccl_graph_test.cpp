@@ -4,7 +4,7 @@
 #include <barrier>
 #include <numeric>
 
-#include "comm/gpu_world.h"
+#include "comm/gpu/gpu_world.h"
 #include "kernels/kernels.h"
 #include "tests/device/test_devices.h"
 #include "tests/gpu/emulation/fake_nccl.h"

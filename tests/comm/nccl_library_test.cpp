@@ -11,7 +11,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "comm/gpu_world.h"
+#include "comm/gpu/gpu_world.h"
 #include "runtime/base/check.h"
 
 using namespace zs;

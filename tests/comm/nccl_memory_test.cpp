@@ -1,13 +1,13 @@
 // GPU memory that NCCL allocates and has registered: ranks are threads, each with an emulated GPU, and an NCCL made for
 // tests.
-#include "comm/nccl_memory.h"
+#include "comm/nccl/nccl_memory.h"
 
 #include <catch2/catch.hpp>
 
 #include <atomic>
 #include <functional>
 
-#include "comm/gpu_world.h"
+#include "comm/gpu/gpu_world.h"
 #include "kernels/kernels.h"
 #include "tests/device/test_devices.h"
 #include "tests/gpu/emulation/fake_nccl.h"

@@ -2,7 +2,7 @@
 #include <numeric>
 #include <vector>
 
-#include "comm/hier/host_map.h"
+#include "comm/host/host_map.h"
 #include "tests/comm/arrays.h"
 #include "tests/comm/host_cases.h"
 

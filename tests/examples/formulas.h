@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "model/module.h"
-#include "model/safetensors.h"
+#include "model/nn/module.h"
+#include "model/weights/safetensors.h"
 #include "tests/model/temp_dir.h"
 
 /// Weights and data by formula, the same as in tests/data/examples/make_values.py.

@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "comm/gpu_world.h"
+#include "comm/gpu/gpu_world.h"
 #include "kernels/kernels.h"
 #include "runtime/device/cuda_device.h"
 #include "tests/comm/arrays.h"

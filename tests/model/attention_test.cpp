@@ -7,7 +7,7 @@
 #include <functional>
 #include <map>
 
-#include "runtime/shard/sharded_runtime.h"
+#include "runtime/shard/runtime/sharded_runtime.h"
 #include "tests/message_of.h"
 #include "tests/tensor/gradient_check.h"
 

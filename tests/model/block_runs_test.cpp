@@ -1,4 +1,4 @@
-#include "model/block_runs.h"
+#include "model/nn/block_runs.h"
 
 #include <catch2/catch.hpp>
 

@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "runtime/shard/unshard_scope.h"
+#include "runtime/shard/runtime/unshard_scope.h"
 #include "runtime/tensor/autograd.h"
 #include "tests/tensor/gradient_check.h"
 

@@ -12,7 +12,7 @@
 #include "model/nn/mlp.h"
 #include "model/nn/module_list.h"
 #include "model/nn/norm.h"
-#include "runtime/shard/sharded_runtime.h"
+#include "runtime/shard/runtime/sharded_runtime.h"
 #include "tests/tensor/gradient_check.h"
 
 namespace zs::test {

@@ -1,5 +1,5 @@
 // What a plan comes to: units, what opens them, and what is gathered ahead of which.
-#include "model/shard_plan.h"
+#include "model/sharding/shard_plan.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,5 +1,5 @@
 // Samples that are rows of tensors in a file.
-#include "model/tensor_dataset.h"
+#include "model/datasets/tensor_dataset.h"
 
 #include <catch2/catch.hpp>
 
@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-#include "model/safetensors.h"
+#include "model/weights/safetensors.h"
 #include "runtime/base/usage_error.h"
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"

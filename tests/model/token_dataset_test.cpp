@@ -1,5 +1,5 @@
 // Samples of text and of token ids, and their order.
-#include "model/token_dataset.h"
+#include "model/datasets/token_dataset.h"
 
 #include <catch2/catch.hpp>
 
@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "model/data/dataset.h"
-#include "model/sampler.h"
+#include "model/datasets/sampler.h"
 #include "runtime/base/usage_error.h"
 #include "runtime/tensor/reduction.h"
 #include "tests/message_of.h"

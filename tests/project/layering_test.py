@@ -19,6 +19,18 @@ ALLOWED = {
     SHARD: {BASE, DEVICE, KERNELS, COMM, TENSOR, SHARD},
     MODEL: {BASE, DEVICE, KERNELS, COMM, TENSOR, SHARD, MODEL},
 }
+# Rooms: folders below a folder of that table, from the top down. "a > b, c": a may include b, c and what stands to the right of them, b and c
+# not each other. A room's files are those below it too; "." are the files of the folder itself. docs/architecture.md shows these lines.
+ROOMS = {
+    MODEL: "train > lora, zshard > families, datasets > weights, job > sharding, data > nn, tokenizer",
+    "model/train": "cli > trainer > report, inference > run_dir > plan > session > rank > config, profile",
+    SHARD: "checkpoint > optimizers, runtime > execute > placement, offload > schedule",
+    COMM: "worlds > shm, mpi, nccl > direct, gpu > . > health > host",
+    KERNELS: "cpu, cuda > .",
+    TENSOR: "ops > .",
+}
+LEVELS = {folder: {room: level for level, rooms in enumerate(line.split(" > ")) for room in rooms.split(", ")} for folder, line in ROOMS.items()}
+ARCHITECTURE = "docs/architecture.md"
 FREE = ("tests", "bench")
 # Libraries that stay behind one layer, so that another version or none of them touches one folder.
 LIBRARIES = {
@@ -45,6 +57,56 @@ def folder_of(path):
     parts = path.split("/")
     two = "/".join(parts[:2])
     return two if two in ALLOWED else parts[0]
+
+
+def room_of(path, folder):
+    """Of a file below `folder`: the name of its room."""
+    return path[len(folder) + 1:].rpartition("/")[0].partition("/")[0] or "."
+
+
+def check_rooms(name, target):
+    """A problem where both files are below a folder with rooms, and the order of its rooms forbids the include."""
+    for folder, levels in LEVELS.items():
+        if not (name.startswith(folder + "/") and target.startswith(folder + "/")):
+            continue
+        here, there = room_of(name, folder), room_of(target, folder)
+        missing = [room for room in (here, there) if room not in levels]
+        if missing:
+            return f"{folder}/{missing[0]} is not in the table of rooms"
+        if here != there and levels[here] >= levels[there]:
+            return f"{folder}: {here} may not include {there} (\"{target}\"): {ROOMS[folder]}"
+    return None
+
+
+def included_rooms(folder, room, graph):
+    """The rooms of `folder` that files of `room` include."""
+    return {room_of(target, folder) for name, targets in graph.items() for target in targets
+            if name.startswith(folder + "/") and target.startswith(folder + "/") and room_of(name, folder) == room} - {room}
+
+
+def check_heads(root, graph):
+    """Each room's build file begins with at most five lines: what lives there, and which rooms beside it are included: those that are."""
+    for folder, levels in LEVELS.items():
+        for room in sorted(set(levels) - {"."}):
+            name = f"{folder}/{room}/meson.build"
+            if not (root / name).is_file():
+                if any(path.suffix == ".cpp" for path in (root / folder / room).glob("*")):
+                    yield f"{name}:1: the room has no build file"
+                continue
+            head = [line for line in (root / name).read_text().split("\n\n")[0].splitlines() if line.startswith("#")]
+            included = sorted(included_rooms(folder, room, graph), key=lambda other: (levels[other], other))
+            last = f"# Includes {', '.join(folder if other == '.' else other for other in included) or 'no room beside it'}."
+            if not 2 <= len(head) <= 5 or head[-1] != last:
+                yield f"{name}:1: the head has at most five lines of comment, the last of which is: {last}"
+
+
+def check_page(root):
+    """The page of the architecture shows every line of the table."""
+    text = (root / ARCHITECTURE).read_text() if (root / ARCHITECTURE).is_file() else ""
+    for folder, line in ROOMS.items():
+        row = f"| `{folder}/` | {line.replace('.', 'its own files')} |"
+        if row not in text:
+            yield f"{ARCHITECTURE}:1: the line of {folder} is not there, or another: {row}"
 
 
 def sources(root):
@@ -75,7 +137,7 @@ def check_line(root, name, folder, line):
     target = folder_of(quoted)
     if target not in ALLOWED[folder]:
         return f"{folder} may not include {target} (\"{quoted}\")"
-    return None
+    return check_rooms(name, quoted)
 
 
 def cycles(graph):
@@ -116,22 +178,34 @@ def check(root):
             includes += bool(match)
             if match and match.group(3):
                 graph.setdefault(name, []).append(match.group(3))
-    return files, includes, problems + cycles(graph)
+    return files, includes, problems + cycles(graph) + list(check_heads(root, graph)) + list(check_page(root))
 
 
 def self_test():
     """The checker must see each kind of fault, and must not see one in a clean tree."""
+    head = "# What lives there.\n# Includes {}.\n\n"
+    page = "".join(f"| `{folder}/` | {line.replace('.', 'its own files')} |\n" for folder, line in ROOMS.items())
     clean = {"runtime/base/check.h": "#include <string>\n#include <fmt/format.h>\n", "runtime/device/stream.h": '#include "runtime/base/check.h"\n',
-             "comm/world.cpp": '#include <mpi.h>\n#include "runtime/device/stream.h"\n', "kernels/kernels.h": '#include "runtime/device/stream.h"\n',
-             "model/main.cpp": '#include "comm/world.h"\n', "comm/world.h": "\n", "tests/x.cpp": '#include "model/main.cpp"\n',
-             "bench/ranks.h": '#include <oneapi/dnnl/dnnl.hpp>\n#include "comm/world.h"\n'}
+             "comm/mpi/world.cpp": '#include <mpi.h>\n#include "comm/world.h"\n', "comm/mpi/meson.build": head.format("comm"),
+             "kernels/kernels.h": '#include "runtime/device/stream.h"\n', "comm/world.h": '#include "runtime/device/stream.h"\n',
+             "model/train/cli/main.cpp": '#include "comm/world.h"\n#include "model/train/rank/start.h"\n', "model/train/rank/start.h": "",
+             "model/train/meson.build": head.format("no room beside it"), "model/train/cli/meson.build": head.format("rank"),
+             "tests/x.cpp": '#include "model/train/cli/main.cpp"\n', "bench/ranks.h": '#include <oneapi/dnnl/dnnl.hpp>\n#include "comm/world.h"\n',
+             ARCHITECTURE: page}
     faults = [("runtime/base/a.h", '#include "runtime/device/stream.h"'), ("runtime/device/a.h", '#include "kernels/kernels.h"'),
-              ("comm/a.cpp", '#include "kernels/kernels.h"'), ("kernels/cpu/a.cpp", '#include "comm/world.h"'),
+              ("comm/a.cpp", '#include "kernels/kernels.h"'), ("kernels/cpu/a.h", '#include "comm/world.h"'),
               ("runtime/tensor/a.cpp", '#include "comm/world.h"'), ("runtime/tensor/a.cpp", "#include <mpi.h>"),
-              ("runtime/shard/a.h", '#include "model/main.cpp"'), ("model/a.cpp", '#include "tests/x.cpp"'),
-              ("model/a.cpp", '#include "bench/ranks.h"'), ("runtime/shard/a.h", '#include "bench/ranks.h"'),
+              ("runtime/shard/execute/a.h", '#include "model/train/cli/main.cpp"'), ("model/nn/a.h", '#include "tests/x.cpp"'),
+              ("model/nn/a.h", '#include "bench/ranks.h"'), ("runtime/shard/execute/a.h", '#include "bench/ranks.h"'),
               ("runtime/base/a.h", "#include <spdlog/spdlog.h>"), ("comm/a.cpp", '#include "world.h"'), ("comm/a.cpp", "#include <comm/world.h>"),
-              ("comm/a.cpp", "  #  include SOME_MACRO"), ("extra/a.cpp", ""), ("comm/a.h", '#include "comm/a.h"')]
+              ("comm/a.cpp", "  #  include SOME_MACRO"), ("extra/a.cpp", ""), ("comm/a.h", '#include "comm/a.h"'),
+              # Of rooms: a back arrow, one between rooms of a level, a room that no table has, files of the folder itself that look into a room.
+              ("model/train/rank/a.h", '#include "model/train/cli/main.cpp"'), ("comm/shm/a.h", '#include "comm/mpi/world.cpp"'),
+              ("model/new_room/a.h", '#include "model/train/rank/start.h"'), ("comm/a.h", '#include "comm/mpi/world.cpp"'),
+              # Of heads and the page.
+              ("comm/shm/a.cpp", ""), ("comm/mpi/meson.build", head.format("no room beside it")),
+              ("comm/mpi/meson.build", 4 * "# One line more.\n" + head.format("comm")), ("model/train/cli/meson.build", "x = 1"),
+              (ARCHITECTURE, page.replace("cpu, cuda", "cuda"))]
 
     def count(tree):
         with tempfile.TemporaryDirectory() as folder:

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "model/train/config/config_offload.h"
-#include "runtime/shard/unshard_scope.h"
+#include "runtime/shard/runtime/unshard_scope.h"
 #include "tests/shard/partial_micro_batch.h"
 #include "tests/shard/residence_run.h"
 #include "tests/shard/scheme_cases.h"

@@ -1,5 +1,5 @@
 // Inputs of recomputed blocks that the host keeps between forward and backward.
-#include "runtime/shard/activation_store.h"
+#include "runtime/shard/offload/activation_store.h"
 
 #include <catch2/catch.hpp>
 

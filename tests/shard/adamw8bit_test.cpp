@@ -1,12 +1,12 @@
 // AdamW with moments of 8 bits: blocks that ranks share, against plain arithmetic.
-#include "runtime/shard/adamw8bit.h"
+#include "runtime/shard/optimizers/adamw8bit.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/shard/checkpoint.h"
-#include "runtime/shard/held_state.h"
-#include "runtime/shard/state_by_name.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
+#include "runtime/shard/checkpoint/held_state.h"
+#include "runtime/shard/checkpoint/state_by_name.h"
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/optimizer_run.h"

@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "model/train/plan/plan.h"
-#include "runtime/shard/checkpoint_folder.h"
-#include "runtime/shard/checkpoint_save.h"
+#include "runtime/shard/checkpoint/checkpoint_folder.h"
+#include "runtime/shard/checkpoint/checkpoint_save.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/file_watches.h"
 #include "tests/shard/scheme_cases.h"

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "model/module.h"
-#include "runtime/shard/adamw.h"
+#include "model/nn/module.h"
+#include "runtime/shard/optimizers/adamw.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/ops.h"
 #include "tests/shard/zero_copy_asked.h"

@@ -8,9 +8,9 @@
 #include <mutex>
 #include <optional>
 
-#include "model/train/step/session.h"
+#include "model/train/session/session.h"
 #include "runtime/base/random.h"
-#include "runtime/shard/checkpoint.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
 #include "tests/file_limit.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/file_watches.h"

@@ -1,4 +1,4 @@
-#include "runtime/shard/checkpoint_manifest.h"
+#include "runtime/shard/checkpoint/checkpoint_manifest.h"
 
 #include <functional>
 

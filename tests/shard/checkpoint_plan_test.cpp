@@ -1,4 +1,4 @@
-#include "runtime/shard/checkpoint_plan.h"
+#include "runtime/shard/checkpoint/checkpoint_plan.h"
 
 #include <catch2/catch.hpp>
 

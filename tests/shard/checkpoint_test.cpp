@@ -1,4 +1,4 @@
-#include "runtime/shard/checkpoint.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
 
 #include <catch2/catch.hpp>
 
@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "model/train/run_dir/weights.h"
-#include "model/train/step/session.h"
+#include "model/train/session/session.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/tiny_training.h"
 

@@ -5,12 +5,12 @@
 #include <functional>
 #include <tuple>
 
-#include "model/fully_shard.h"
 #include "model/nn/batch_norm.h"
 #include "model/nn/conv.h"
-#include "runtime/shard/checkpoint.h"
-#include "runtime/shard/checkpoint_folder.h"
-#include "runtime/shard/held_state.h"
+#include "model/sharding/fully_shard.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
+#include "runtime/shard/checkpoint/checkpoint_folder.h"
+#include "runtime/shard/checkpoint/held_state.h"
 #include "runtime/tensor/ops.h"
 #include "runtime/tensor/recompute.h"
 #include "runtime/tensor/reduction.h"

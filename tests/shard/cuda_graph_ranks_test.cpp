@@ -7,10 +7,10 @@
 #include <stdexcept>
 #include <thread>
 
+#include "model/train/config/schedule.h"
 #include "model/train/plan/plan.h"
+#include "model/train/rank/step_agreement.h"
 #include "model/train/run_dir/weights.h"
-#include "model/train/step/schedule.h"
-#include "model/train/step/step_agreement.h"
 #include "tests/shard/gpu_ranks.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/skip.h"

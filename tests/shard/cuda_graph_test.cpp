@@ -4,13 +4,13 @@
 
 #include <functional>
 
+#include "model/train/config/schedule.h"
 #include "model/train/plan/plan.h"
 #include "model/train/run_dir/weights.h"
-#include "model/train/step/schedule.h"
-#include "model/train/step/session.h"
+#include "model/train/session/session.h"
 #include "runtime/device/cuda_device.h"
 #include "runtime/device/step_verifier.h"
-#include "runtime/shard/checkpoint.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
 #include "tests/gpu/emulation/kernels.h"
 #include "tests/gpu/one_gpu.h"
 #include "tests/model/temp_dir.h"

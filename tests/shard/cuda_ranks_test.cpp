@@ -10,9 +10,9 @@
 #include <set>
 #include <tuple>
 
-#include "model/train/launch/gpu_ranks.h"
-#include "model/train/step/session.h"
-#include "runtime/shard/unshard_scope.h"
+#include "model/train/plan/gpu_ranks.h"
+#include "model/train/session/session.h"
+#include "runtime/shard/runtime/unshard_scope.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/gpu_ranks.h"
 #include "tests/shard/scheme_cases.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "model/train/plan/plan.h"
-#include "model/train/step/session.h"
-#include "runtime/shard/unshard_scope.h"
+#include "model/train/session/session.h"
+#include "runtime/shard/runtime/unshard_scope.h"
 #include "runtime/tensor/constant.h"
 #include "runtime/tensor/ops.h"
 #include "tests/model/temp_dir.h"

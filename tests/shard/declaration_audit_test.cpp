@@ -9,11 +9,11 @@
 #include <regex>
 #include <sstream>
 
-#include "model/train/step/session.h"
-#include "runtime/shard/checkpoint.h"
-#include "runtime/shard/muon.h"
-#include "runtime/shard/state_by_name.h"
-#include "runtime/shard/unshard_scope.h"
+#include "model/train/session/session.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
+#include "runtime/shard/checkpoint/state_by_name.h"
+#include "runtime/shard/optimizers/muon.h"
+#include "runtime/shard/runtime/unshard_scope.h"
 #include "runtime/tensor/elementwise.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/audit_device.h"

@@ -1,5 +1,5 @@
 // A file that stands for memory: what it refuses, and what it notices.
-#include "runtime/shard/disk_file.h"
+#include "runtime/shard/offload/disk_file.h"
 
 #include <catch2/catch.hpp>
 #include <numeric>

@@ -2,7 +2,7 @@
 // memory too.
 #include <algorithm>
 
-#include "runtime/shard/checkpoint.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/residence_run.h"

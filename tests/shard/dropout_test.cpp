@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/fully_shard.h"
 #include "model/nn/attention.h"
+#include "model/sharding/fully_shard.h"
 #include "runtime/tensor/arithmetic.h"
 #include "runtime/tensor/layout.h"
 #include "runtime/tensor/recompute.h"

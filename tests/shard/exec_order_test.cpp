@@ -1,4 +1,4 @@
-#include "runtime/shard/exec_order.h"
+#include "runtime/shard/schedule/exec_order.h"
 
 #include <catch2/catch.hpp>
 

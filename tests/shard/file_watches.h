@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/shard/checkpoint.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
 
 namespace zs::test {
 

@@ -1,4 +1,4 @@
-#include "runtime/shard/flat_layout.h"
+#include "runtime/shard/placement/flat_layout.h"
 
 #include <catch2/catch.hpp>
 

@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 
-#include "runtime/shard/checkpoint.h"
-#include "runtime/shard/held_state.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
+#include "runtime/shard/checkpoint/held_state.h"
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/chain_model.h"

@@ -1,5 +1,5 @@
 // One call that shards a model, and what of it is forgotten or done twice.
-#include "model/fully_shard.h"
+#include "model/sharding/fully_shard.h"
 
 #include <catch2/catch.hpp>
 

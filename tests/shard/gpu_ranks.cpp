@@ -4,8 +4,8 @@
 #include <stdexcept>
 
 #include "comm/nccl/nccl_library.h"
-#include "comm/nccl_memory.h"
-#include "model/train/launch/gpu_ranks.h"
+#include "comm/nccl/nccl_memory.h"
+#include "model/train/plan/gpu_ranks.h"
 #include "model/train/plan/plan.h"
 #include "tests/gpu/emulation/kernels.h"
 #include "tests/gpu/real_gpu.h"

@@ -1,5 +1,5 @@
 // The norm of a step's gradients by any power, and clipping by it.
-#include "runtime/shard/grad_norm.h"
+#include "runtime/shard/optimizers/grad_norm.h"
 
 #include <catch2/catch.hpp>
 

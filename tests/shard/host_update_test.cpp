@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/shard/muon.h"
-#include "runtime/shard/sgd.h"
-#include "runtime/shard/state_by_name.h"
+#include "runtime/shard/checkpoint/state_by_name.h"
+#include "runtime/shard/optimizers/muon.h"
+#include "runtime/shard/optimizers/sgd.h"
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/chain_model.h"

@@ -2,9 +2,9 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/device/step_verifier.h"
-#include "runtime/shard/grad_norm.h"
-#include "runtime/shard/lion.h"
-#include "runtime/shard/sgd.h"
+#include "runtime/shard/optimizers/grad_norm.h"
+#include "runtime/shard/optimizers/lion.h"
+#include "runtime/shard/optimizers/sgd.h"
 #include "runtime/tensor/recompute.h"
 #include "tests/message_of.h"
 #include "tests/shard/chain_model.h"

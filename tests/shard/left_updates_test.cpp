@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "model/train/plan/plan.h"
-#include "runtime/shard/adamw8bit.h"
-#include "runtime/shard/checkpoint_save.h"
-#include "runtime/shard/muon.h"
-#include "runtime/shard/state_by_name.h"
-#include "runtime/shard/unshard_scope.h"
+#include "runtime/shard/checkpoint/checkpoint_save.h"
+#include "runtime/shard/checkpoint/state_by_name.h"
+#include "runtime/shard/optimizers/adamw8bit.h"
+#include "runtime/shard/optimizers/muon.h"
+#include "runtime/shard/runtime/unshard_scope.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/optimizer_run.h"
 #include "tests/shard/residence_run.h"

@@ -4,8 +4,8 @@
 
 #include <numeric>
 
-#include "runtime/shard/sgd.h"
-#include "runtime/shard/sum_over_ranks.h"
+#include "runtime/shard/execute/sum_over_ranks.h"
+#include "runtime/shard/optimizers/sgd.h"
 #include "runtime/tensor/arithmetic.h"
 #include "tests/shard/chain_model.h"
 #include "tests/shard/named_weights.h"

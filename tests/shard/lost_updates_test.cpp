@@ -1,12 +1,12 @@
 // Updates that are lost in rounding, counted on any number of ranks, against the weights as they were and are.
-#include "runtime/shard/lost_updates.h"
+#include "runtime/shard/optimizers/lost_updates.h"
 
 #include <cmath>
 
-#include "model/fully_shard.h"
-#include "runtime/shard/adamw8bit.h"
-#include "runtime/shard/muon.h"
-#include "runtime/shard/sgd.h"
+#include "model/sharding/fully_shard.h"
+#include "runtime/shard/optimizers/adamw8bit.h"
+#include "runtime/shard/optimizers/muon.h"
+#include "runtime/shard/optimizers/sgd.h"
 #include "runtime/tensor/reduction.h"
 #include "tests/message_of.h"
 #include "tests/shard/optimizer_run.h"

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "model/train/launch/error_line.h"
+#include "model/train/rank/error_line.h"
 #include "tests/shard/tiny_training.h"
 
 namespace zs::test {

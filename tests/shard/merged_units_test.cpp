@@ -7,7 +7,7 @@
 #include <map>
 
 #include "model/train/plan/plan.h"
-#include "model/train/step/session.h"
+#include "model/train/session/session.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "model/module.h"
+#include "model/nn/module.h"
 #include "runtime/device/step_verifier.h"
-#include "runtime/shard/adamw.h"
-#include "runtime/shard/checkpoint.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
+#include "runtime/shard/optimizers/adamw.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/host_view.h"
 #include "runtime/tensor/ops.h"

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "model/fully_shard.h"
+#include "model/sharding/fully_shard.h"
 #include "tests/shard/chain_model.h"
 
 namespace zs::test {

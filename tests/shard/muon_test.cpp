@@ -1,11 +1,11 @@
 // Muon: whole matrices made orthogonal, however they are sharded.
-#include "runtime/shard/muon.h"
+#include "runtime/shard/optimizers/muon.h"
 
 #include <catch2/catch.hpp>
 
-#include "runtime/shard/checkpoint.h"
-#include "runtime/shard/matrix_exchange.h"
-#include "runtime/shard/state_by_name.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
+#include "runtime/shard/checkpoint/state_by_name.h"
+#include "runtime/shard/optimizers/matrix_exchange.h"
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/optimizer_run.h"

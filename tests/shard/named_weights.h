@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/shard/executor.h"
+#include "runtime/shard/execute/executor.h"
 
 namespace zs::test {
 

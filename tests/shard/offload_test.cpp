@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "runtime/device/cuda_device.h"
-#include "runtime/shard/host_link.h"
+#include "runtime/shard/offload/host_link.h"
 #include "runtime/tensor/context.h"
 #include "runtime/tensor/host_view.h"
 #include "tests/gpu/emulation/emulated_cublas.h"

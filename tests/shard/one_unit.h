@@ -4,7 +4,7 @@
 #include <atomic>
 #include <functional>
 
-#include "runtime/shard/unshard_scope.h"
+#include "runtime/shard/runtime/unshard_scope.h"
 #include "tests/shard/parameters.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/shard/optimizer.h"
+#include "runtime/shard/optimizers/optimizer.h"
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"
 

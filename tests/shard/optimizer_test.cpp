@@ -1,14 +1,14 @@
 // Optimizers behind one interface: what they share, and one of a user's own.
-#include "runtime/shard/optimizer.h"
+#include "runtime/shard/optimizers/optimizer.h"
 
 #include <catch2/catch.hpp>
 
 #include <cmath>
 
-#include "runtime/shard/adamw8bit.h"
-#include "runtime/shard/checkpoint.h"
-#include "runtime/shard/lion.h"
-#include "runtime/shard/sgd.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
+#include "runtime/shard/optimizers/adamw8bit.h"
+#include "runtime/shard/optimizers/lion.h"
+#include "runtime/shard/optimizers/sgd.h"
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/optimizer_run.h"

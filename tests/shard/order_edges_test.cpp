@@ -2,7 +2,7 @@
 
 #include <functional>
 
-#include "model/train/step/session.h"
+#include "model/train/session/session.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/shard/per_parameter_layout.h"
+#include "runtime/shard/placement/per_parameter_layout.h"
 
 #include <catch2/catch.hpp>
 
@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "runtime/device/device.h"
-#include "runtime/shard/bucket_copy.h"
+#include "runtime/shard/execute/bucket_copy.h"
 #include "tests/shard/parameters.h"
 
 namespace zs::test {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "runtime/shard/checkpoint.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
 #include "runtime/tensor/host_view.h"
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"

@@ -1,11 +1,11 @@
 // In what units compute, and what is cast where.
 #include <catch2/catch.hpp>
 
-#include "model/fully_shard.h"
 #include "model/nn/module_list.h"
 #include "model/nn/transformer_block.h"
+#include "model/sharding/fully_shard.h"
 #include "model/train/plan/plan.h"
-#include "model/train/step/session.h"
+#include "model/train/session/session.h"
 #include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "model/module.h"
+#include "model/nn/module.h"
 #include "model/train/plan/plan.h"
 #include "model/train/run_dir/weights.h"
-#include "runtime/shard/adamw.h"
+#include "runtime/shard/optimizers/adamw.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/ops.h"
 #include "runtime/tensor/recompute.h"

@@ -4,10 +4,10 @@
 #include <numeric>
 
 #include "model/train/plan/plan.h"
-#include "runtime/shard/grad_norm.h"
-#include "runtime/shard/host_link.h"
-#include "runtime/shard/state_by_name.h"
-#include "runtime/shard/unshard_scope.h"
+#include "runtime/shard/checkpoint/state_by_name.h"
+#include "runtime/shard/offload/host_link.h"
+#include "runtime/shard/optimizers/grad_norm.h"
+#include "runtime/shard/runtime/unshard_scope.h"
 #include "runtime/tensor/host_view.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/chain_model.h"

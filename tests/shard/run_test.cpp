@@ -1,5 +1,5 @@
 // A program's main function, over one rank and over threads as ranks; what mpirun starts is in tests/train/program.
-#include "model/run.h"
+#include "model/job/run.h"
 
 #include <catch2/catch.hpp>
 
@@ -8,10 +8,10 @@
 #include <atomic>
 #include <stdexcept>
 
+#include "model/job/rank_gpus.h"
 #include "model/nn/linear.h"
-#include "model/rank_gpus.h"
 #include "runtime/base/usage_error.h"
-#include "runtime/shard/adamw.h"
+#include "runtime/shard/optimizers/adamw.h"
 #include "runtime/tensor/reduction.h"
 #include "tests/stderr_of.h"
 

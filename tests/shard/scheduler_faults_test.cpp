@@ -6,7 +6,7 @@
 #include <map>
 
 #include "runtime/base/check.h"
-#include "runtime/shard/scheduler.h"
+#include "runtime/shard/schedule/scheduler.h"
 #include "tests/message_of.h"
 #include "tests/shard/scheduler_plans.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/shard/scheduler.h"
+#include "runtime/shard/schedule/scheduler.h"
 
 #include <catch2/catch.hpp>
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/shard/scheme.h"
+#include "runtime/shard/placement/scheme.h"
 
 namespace zs::test {
 

@@ -6,7 +6,7 @@
 
 #include "comm/world.h"
 #include "runtime/device/device.h"
-#include "runtime/shard/sharded_runtime.h"
+#include "runtime/shard/runtime/sharded_runtime.h"
 #include "tests/shard/scheme_cases.h"
 
 namespace zs::test {

@@ -1,4 +1,4 @@
-#include "runtime/shard/scheme.h"
+#include "runtime/shard/placement/scheme.h"
 
 #include <catch2/catch.hpp>
 

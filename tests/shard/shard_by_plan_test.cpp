@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "model/train/plan/plan.h"
-#include "runtime/shard/adamw.h"
+#include "runtime/shard/optimizers/adamw.h"
 #include "tests/message_of.h"
 #include "tests/shard/model_rank.h"
 #include "tests/shard/named_weights.h"

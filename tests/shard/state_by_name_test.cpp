@@ -3,8 +3,8 @@
 #include <map>
 #include <tuple>
 
-#include "runtime/shard/state_by_name.h"
-#include "runtime/shard/unshard_scope.h"
+#include "runtime/shard/checkpoint/state_by_name.h"
+#include "runtime/shard/runtime/unshard_scope.h"
 #include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/shard/scheduler.h"
+#include "runtime/shard/schedule/scheduler.h"
 
 namespace zs::test {
 

@@ -7,8 +7,8 @@
 #include <tuple>
 
 #include "runtime/base/usage_error.h"
-#include "runtime/shard/checkpoint.h"
-#include "runtime/shard/unshard_scope.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
+#include "runtime/shard/runtime/unshard_scope.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"

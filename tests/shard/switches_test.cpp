@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "model/fully_shard.h"
+#include "model/sharding/fully_shard.h"
 #include "runtime/device/step_verifier.h"
 #include "tests/message_of.h"
 #include "tests/shard/chain_model.h"

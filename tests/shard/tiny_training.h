@@ -4,11 +4,11 @@
 #include <vector>
 
 #include "comm/world.h"
-#include "model/train/step/session.h"
+#include "model/train/session/session.h"
 #include "runtime/device/device.h"
 #include "runtime/device/trace.h"
-#include "runtime/shard/checkpoint.h"
-#include "runtime/shard/shard_groups.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
+#include "runtime/shard/placement/shard_groups.h"
 
 namespace zs {
 struct TrainPlan;

@@ -2,7 +2,7 @@
 // what, and what becomes of what is written.
 #include <catch2/catch.hpp>
 
-#include "runtime/shard/unshard_scope.h"
+#include "runtime/shard/runtime/unshard_scope.h"
 #include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
 #include "tests/shard/named_weights.h"

@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/base/usage_error.h"
-#include "runtime/shard/unshard_scope.h"
+#include "runtime/shard/runtime/unshard_scope.h"
 #include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"

@@ -1,5 +1,5 @@
 // A model's weights in safetensors files, over ranks.
-#include "model/weight_file.h"
+#include "model/weights/weight_file.h"
 
 #include <catch2/catch.hpp>
 
@@ -7,9 +7,9 @@
 #include <fstream>
 #include <tuple>
 
-#include "model/fully_shard.h"
 #include "model/nn/batch_norm.h"
 #include "model/nn/linear.h"
+#include "model/sharding/fully_shard.h"
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/chain_model.h"

@@ -1,7 +1,7 @@
 // What a trainer writes into whole parameters reaches the weights, or is not lost silently.
 #include <catch2/catch.hpp>
 
-#include "runtime/shard/unshard_scope.h"
+#include "runtime/shard/runtime/unshard_scope.h"
 #include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"

@@ -4,17 +4,17 @@
 #include <functional>
 #include <limits>
 
-#include "model/fully_shard.h"
 #include "model/nn/attention.h"
 #include "model/nn/batch_norm.h"
 #include "model/nn/conv.h"
 #include "model/nn/dropout.h"
 #include "model/nn/linear.h"
+#include "model/sharding/fully_shard.h"
 #include "runtime/base/usage_error.h"
-#include "runtime/shard/adamw8bit.h"
-#include "runtime/shard/checkpoint.h"
-#include "runtime/shard/sgd.h"
-#include "runtime/shard/unshard_scope.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
+#include "runtime/shard/optimizers/adamw8bit.h"
+#include "runtime/shard/optimizers/sgd.h"
+#include "runtime/shard/runtime/unshard_scope.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/chain_model.h"
 

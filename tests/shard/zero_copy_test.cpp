@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "model/train/plan/plan.h"
-#include "model/train/step/session.h"
+#include "model/train/session/session.h"
 #include "tests/shard/one_unit.h"
 #include "tests/shard/tiny_training.h"
 

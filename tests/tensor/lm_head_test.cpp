@@ -2,7 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "comm/world.h"
-#include "runtime/shard/sharded_runtime.h"
+#include "runtime/shard/runtime/sharded_runtime.h"
 #include "tests/tensor/gradient_check.h"
 #include "tests/tensor/plain_owner.h"
 

@@ -1,4 +1,4 @@
-#include "model/train/step/best_validation.h"
+#include "model/train/trainer/best_validation.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

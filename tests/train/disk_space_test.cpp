@@ -1,4 +1,4 @@
-#include "model/train/run_dir/disk_space.h"
+#include "model/train/rank/disk_space.h"
 
 #include <catch2/catch.hpp>
 #include <cerrno>

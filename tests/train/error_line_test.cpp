@@ -1,8 +1,8 @@
-#include "model/train/launch/error_line.h"
+#include "model/train/rank/error_line.h"
 
 #include <catch2/catch.hpp>
 
-#include "model/train/launch/escaped.h"
+#include "model/train/rank/escaped.h"
 
 using namespace zs;
 

@@ -1,4 +1,4 @@
-#include "model/train/report/event_file.h"
+#include "model/train/run_dir/event_file.h"
 
 #include <unistd.h>
 

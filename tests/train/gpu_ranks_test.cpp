@@ -1,10 +1,10 @@
 // Which GPU each rank has and what connects them, from what the ranks tell each other.
-#include "model/train/launch/gpu_ranks.h"
+#include "model/train/plan/gpu_ranks.h"
 
 #include <catch2/catch.hpp>
 #include <vector>
 
-#include "model/train/launch/error_line.h"
+#include "model/train/rank/error_line.h"
 
 using namespace zs;
 using Catch::Contains;

@@ -15,8 +15,8 @@
 #include "model/data/dataset.h"
 #include "model/data/part_file.h"
 #include "model/train/inference/evaluate.h"
-#include "model/train/inference/sample.h"
-#include "model/train/step/token_window.h"
+#include "model/train/session/sample.h"
+#include "model/train/session/token_window.h"
 #include "tests/model/temp_dir.h"
 
 using namespace zs;

@@ -13,6 +13,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
+#include "runtime/base/units.h"
 #include "tests/code_in_child.h"
 #include "tests/model/temp_dir.h"
 

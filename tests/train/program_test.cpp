@@ -1,4 +1,4 @@
-#include "model/train/launch/program.h"
+#include "model/train/rank/program.h"
 
 #include <catch2/catch.hpp>
 #include <new>

@@ -10,7 +10,7 @@
 
 #include "model/train/config/config_schema.h"
 #include "model/train/run_dir/run_dir.h"
-#include "runtime/shard/checkpoint_folder.h"
+#include "runtime/shard/checkpoint/checkpoint_folder.h"
 #include "tests/model/temp_dir.h"
 
 using namespace zs;

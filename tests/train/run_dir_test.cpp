@@ -15,7 +15,7 @@
 #include "model/data/output_file.h"
 #include "model/train/run_dir/metrics.h"
 #include "runtime/base/check.h"
-#include "runtime/shard/checkpoint_folder.h"
+#include "runtime/shard/checkpoint/checkpoint_folder.h"
 #include "tests/code_in_child.h"
 #include "tests/model/temp_dir.h"
 

@@ -1,4 +1,4 @@
-#include "model/train/step/schedule.h"
+#include "model/train/config/schedule.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "model/train/launch/startup.h"
+#include "model/train/rank/startup.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,4 +1,4 @@
-#include "model/train/step/straggler.h"
+#include "model/train/session/straggler.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,4 +1,4 @@
-#include "model/train/step/time_limit.h"
+#include "model/train/rank/time_limit.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "model/train/launch/error_line.h"
+#include "model/train/rank/error_line.h"
 #include "model/weights/weight_files.h"
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"

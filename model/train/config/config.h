@@ -9,8 +9,8 @@
 #include "model/families/model_config.h"
 #include "model/lora/lora_config.h"
 #include "runtime/base/check.h"
-#include "runtime/shard/scheme.h"
-#include "runtime/shard/unit_layout.h"
+#include "runtime/shard/placement/scheme.h"
+#include "runtime/shard/placement/unit_layout.h"
 
 namespace zs {
 

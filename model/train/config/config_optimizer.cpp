@@ -8,10 +8,10 @@
 
 #include "model/train/config/pattern_entries.h"
 #include "runtime/base/usage_error.h"
-#include "runtime/shard/adamw8bit.h"
-#include "runtime/shard/lion.h"
-#include "runtime/shard/muon.h"
-#include "runtime/shard/sgd.h"
+#include "runtime/shard/optimizers/adamw8bit.h"
+#include "runtime/shard/optimizers/lion.h"
+#include "runtime/shard/optimizers/muon.h"
+#include "runtime/shard/optimizers/sgd.h"
 
 namespace zs {
 namespace {

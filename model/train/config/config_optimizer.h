@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "model/train/config/config_resolve.h"
-#include "runtime/shard/optimizer.h"
+#include "runtime/shard/optimizers/optimizer.h"
 
 namespace zs {
 

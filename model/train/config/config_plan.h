@@ -1,6 +1,6 @@
 #pragma once
 
-#include "model/shard_plan.h"
+#include "model/sharding/shard_plan.h"
 #include "model/train/config/config_resolve.h"
 
 namespace zs {

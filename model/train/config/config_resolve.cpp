@@ -18,8 +18,8 @@
 #include "model/train/config/config_schema.h"
 #include "model/train/config/expand_path.h"
 #include "model/train/config/pattern_entries.h"
+#include "model/train/config/schedule.h"
 #include "model/train/config/toml_text.h"
-#include "model/train/step/schedule.h"
 
 namespace zs {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "runtime/base/name_pattern.h"
-#include "runtime/shard/unit_layout.h"
+#include "runtime/shard/placement/unit_layout.h"
 
 namespace zs {
 

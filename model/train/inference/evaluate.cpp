@@ -10,8 +10,8 @@
 #include "model/data/part_file.h"
 #include "model/data/read_ahead.h"
 #include "model/train/config/config_dataset.h"
-#include "model/train/launch/agreed.h"
-#include "model/train/step/stop_signal.h"
+#include "model/train/rank/agreed.h"
+#include "model/train/rank/stop_signal.h"
 #include "runtime/tensor/host_view.h"
 
 namespace zs {

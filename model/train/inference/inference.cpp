@@ -2,13 +2,13 @@
 
 #include <utility>
 
-#include "model/train/launch/agreed.h"
-#include "model/train/launch/program.h"
-#include "model/train/launch/startup.h"
 #include "model/train/plan/memory_check.h"
-#include "model/train/run_dir/metrics.h"
+#include "model/train/rank/agreed.h"
+#include "model/train/rank/program.h"
+#include "model/train/rank/startup.h"
+#include "runtime/base/units.h"
 #include "runtime/device/memory_limit.h"
-#include "runtime/shard/checkpoint.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
 
 namespace zs {
 

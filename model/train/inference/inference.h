@@ -8,12 +8,12 @@
 
 #include "comm/world.h"
 #include "model/train/config/config.h"
-#include "model/train/launch/gpu_ranks.h"
+#include "model/train/plan/gpu_ranks.h"
 #include "model/train/plan/plan.h"
+#include "model/train/rank/watch.h"
 #include "model/train/run_dir/import_weights.h"
 #include "model/train/run_dir/saved_model.h"
-#include "model/train/step/session.h"
-#include "model/train/step/watch.h"
+#include "model/train/session/session.h"
 #include "runtime/device/cpu_topology.h"
 
 namespace zs {

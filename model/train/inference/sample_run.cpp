@@ -2,12 +2,12 @@
 
 #include <fmt/ranges.h>
 
-#include "model/train/inference/sample.h"
-#include "model/train/inference/sample_text.h"
-#include "model/train/launch/agreed.h"
-#include "model/train/launch/program.h"
-#include "model/train/step/stop_signal.h"
-#include "model/train/step/token_window.h"
+#include "model/train/rank/agreed.h"
+#include "model/train/rank/program.h"
+#include "model/train/rank/stop_signal.h"
+#include "model/train/session/sample.h"
+#include "model/train/session/sample_text.h"
+#include "model/train/session/token_window.h"
 #include "model/weights/end_tokens.h"
 
 namespace zs {

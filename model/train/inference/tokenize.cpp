@@ -11,8 +11,8 @@
 #include "model/data/output_file.h"
 #include "model/tokenizer/document_encoder.h"
 #include "model/tokenizer/tokenizer.h"
-#include "model/train/run_dir/metrics.h"
 #include "runtime/base/check.h"
+#include "runtime/base/units.h"
 #include "runtime/device/cpu_topology.h"
 
 namespace zs {

@@ -9,9 +9,9 @@
 #include <tuple>
 
 #include "model/train/config/config_schema.h"
-#include "model/train/run_dir/metrics.h"
-#include "model/train/step/session.h"
+#include "model/train/session/session.h"
 #include "runtime/base/name_pattern.h"
+#include "runtime/base/units.h"
 
 namespace zs {
 namespace {

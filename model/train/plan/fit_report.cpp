@@ -9,8 +9,8 @@
 
 #include "model/data/output_file.h"
 #include "model/train/plan/fit.h"
-#include "model/train/run_dir/metrics.h"
 #include "runtime/base/random.h"
+#include "runtime/base/units.h"
 
 namespace zs {
 namespace {

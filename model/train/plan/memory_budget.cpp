@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "model/train/run_dir/disk_space.h"
-#include "model/train/run_dir/metrics.h"
+#include "model/train/rank/disk_space.h"
+#include "runtime/base/units.h"
 
 namespace zs {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "model/train/config/config_offload.h"
 #include "model/train/config/config_recompute.h"
-#include "model/train/run_dir/metrics.h"
-#include "model/train/step/session.h"
+#include "model/train/session/session.h"
+#include "runtime/base/units.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs {

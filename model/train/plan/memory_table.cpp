@@ -5,8 +5,6 @@
 #include <map>
 #include <tuple>
 
-#include "model/train/run_dir/metrics.h"
-
 namespace zs {
 namespace {
 

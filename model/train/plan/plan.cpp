@@ -9,9 +9,9 @@
 
 #include "comm/world.h"
 #include "model/train/plan/explain.h"
-#include "model/train/run_dir/metrics.h"
-#include "model/train/step/session.h"
-#include "model/train/step/token_window.h"
+#include "model/train/session/session.h"
+#include "model/train/session/token_window.h"
+#include "runtime/base/units.h"
 #include "runtime/base/usage_error.h"
 
 namespace zs {

@@ -11,7 +11,7 @@
 #include "model/train/config/config.h"
 #include "model/train/plan/memory_table.h"
 #include "runtime/device/trace.h"
-#include "runtime/shard/sharded_runtime.h"
+#include "runtime/shard/runtime/sharded_runtime.h"
 
 namespace zs {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "model/version.h"
+#include "model/job/version.h"
 
 namespace zs {
 namespace {

@@ -13,7 +13,7 @@
 #include "model/train/config/config.h"
 #include "model/train/run_dir/run_mark.h"
 #include "runtime/base/check.h"
-#include "runtime/shard/checkpoint_folder.h"
+#include "runtime/shard/checkpoint/checkpoint_folder.h"
 
 namespace zs {
 namespace {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "model/train/report/event_file.h"
 #include "model/train/report/run_record.h"
+#include "model/train/run_dir/event_file.h"
 #include "model/train/run_dir/run_mark.h"
 
 namespace zs {

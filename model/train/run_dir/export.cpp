@@ -16,8 +16,8 @@
 #include "model/weights/weight_export.h"
 #include "model/weights/weight_files.h"
 #include "model/weights/weight_import.h"
-#include "runtime/shard/checkpoint_folder.h"
-#include "runtime/shard/optimizer.h"
+#include "runtime/shard/checkpoint/checkpoint_folder.h"
+#include "runtime/shard/optimizers/optimizer.h"
 
 namespace zs {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "model/families/family.h"
 #include "model/lora/lora_folder.h"
-#include "runtime/shard/checkpoint.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
 #include "runtime/tensor/host_view.h"
 
 namespace zs {

@@ -7,7 +7,7 @@
 #include "model/train/config/config.h"
 #include "model/train/plan/plan.h"
 #include "model/weights/weight_import.h"
-#include "runtime/shard/executor.h"
+#include "runtime/shard/execute/executor.h"
 
 namespace zs {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/shard/lost_updates.h"
+#include "runtime/shard/optimizers/lost_updates.h"
 
 namespace zs {
 
@@ -101,10 +101,5 @@ struct Progress {
 std::string progress_line(const Progress& progress);
 /// The same as one line that replaces the last on a terminal of `columns` columns.
 std::string live_line(const Progress& progress, int columns);
-
-std::string format_bytes(std::int64_t bytes);                     ///< "1.5 GiB"
-std::string format_count(double count);                           ///< "12.3k"
-std::string format_number(std::int64_t count, const char* noun);  ///< "1 rank", "4 ranks"
-std::string format_duration(double seconds);                      ///< "1:02:03", "2:05"
 
 }  // namespace zs

@@ -9,7 +9,7 @@
 #include "model/train/config/config_schema.h"
 #include "model/train/run_dir/run_dir.h"
 #include "runtime/base/parse_integer.h"
-#include "runtime/shard/checkpoint_folder.h"
+#include "runtime/shard/checkpoint/checkpoint_folder.h"
 
 namespace zs {
 namespace {

@@ -7,10 +7,10 @@
 #include <system_error>
 
 #include "model/data/output_file.h"
-#include "model/train/report/event_file.h"
+#include "model/train/run_dir/event_file.h"
 #include "model/train/run_dir/metrics.h"
 #include "model/train/run_dir/run_dir.h"
-#include "runtime/shard/checkpoint_folder.h"
+#include "runtime/shard/checkpoint/checkpoint_folder.h"
 
 namespace zs::run_contents {
 namespace {

@@ -19,7 +19,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/file_modes.h"
 #include "runtime/base/parse_integer.h"
-#include "runtime/shard/checkpoint_folder.h"
+#include "runtime/shard/checkpoint/checkpoint_folder.h"
 
 namespace zs {
 namespace {

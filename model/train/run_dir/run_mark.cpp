@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "runtime/base/check.h"
-#include "runtime/shard/checkpoint_folder.h"
+#include "runtime/shard/checkpoint/checkpoint_folder.h"
 
 namespace zs {
 namespace {

@@ -10,7 +10,7 @@
 #include "model/train/config/config_schema.h"
 #include "model/train/config/toml_text.h"
 #include "runtime/base/parse_integer.h"
-#include "runtime/shard/checkpoint_folder.h"
+#include "runtime/shard/checkpoint/checkpoint_folder.h"
 
 namespace zs {
 namespace {

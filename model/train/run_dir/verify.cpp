@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <vector>
 
-#include "model/train/launch/error_line.h"
-#include "model/train/run_dir/metrics.h"
+#include "model/train/rank/error_line.h"
 #include "runtime/base/standard_streams.h"
-#include "runtime/shard/checkpoint_folder.h"
+#include "runtime/base/units.h"
+#include "runtime/shard/checkpoint/checkpoint_folder.h"
 
 namespace zs {
 namespace {

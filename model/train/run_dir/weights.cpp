@@ -5,7 +5,7 @@
 #include <map>
 #include <memory>
 
-#include "model/safetensors.h"
+#include "model/weights/safetensors.h"
 
 namespace zs {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "runtime/shard/executor.h"
+#include "runtime/shard/execute/executor.h"
 
 namespace zs {
 

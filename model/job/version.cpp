@@ -1,0 +1,7 @@
+#include "model/job/version.h"
+
+namespace zs {
+
+const char* version() { return ZSHARD_VERSION; }
+
+}  // namespace zs

@@ -1,0 +1,87 @@
+#include "model/nn/language_model.h"
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+
+namespace zs {
+namespace {
+
+void for_each_module(Module& module, const std::function<void(Module&)>& visit) {
+  visit(module);
+  for (Module* child : module.children()) for_each_module(*child, visit);
+}
+
+}  // namespace
+
+Tensor LanguageModel::loss(const Tensor& ids, const Tensor& targets, const LossOptions& options,
+                           const Documents& documents) {
+  const ForwardScope scope = enter();
+  documents_ = documents;
+  const std::unique_ptr<Documents, void (*)(Documents*)> guard(&documents_, [](Documents* own) { *own = {}; });
+  const Tensor x = hidden(ids);
+  const ForwardScope of_head = head_module().enter();
+  return lm_head_loss(head_module().input(x), head(), targets, vocab_, options);
+}
+
+Tensor LanguageModel::loss_and_logits(const Tensor& ids, const Tensor& targets, std::int64_t chunk,
+                                      const UseLogits& use) {
+  const ForwardScope scope = enter();
+  const NoGradGuard no_grad(ids.context());
+  const Tensor last = hidden(ids);
+  const ForwardScope of_head = head_module().enter();
+  const Tensor x = head_module().input(last);
+  const std::int64_t tokens = ids.numel(), rows = chunk > 0 ? chunk : lm_head_chunk_rows(tokens, head().shape()[0]);
+  const Tensor flat = x.reshape({tokens, x.shape()[-1]});
+  for (std::int64_t first = 0; first < tokens; first += rows)
+    use(first, lm_head_logits(flat.rows(first, std::min(rows, tokens - first)), head()));
+  return lm_head_loss(x, head(), targets, vocab_, {.seed = {}, .chunk = chunk});
+}
+
+void LanguageModel::use_cache(KvCache* cache) {
+  cache_ = cache;
+  for_each_module(*this, [=](Module& module) {
+    if (auto* const attention = dynamic_cast<Attention*>(&module)) attention->use_cache(cache);
+  });
+}
+
+Tensor LanguageModel::next_token_logits(const Tensor& ids, std::int64_t position, KvCache* cache) {
+  const ForwardScope scope = enter();
+  const NoGradGuard no_grad(ids.context());
+  use_cache(cache);
+  const std::unique_ptr<LanguageModel, void (*)(LanguageModel*)> guard(
+      this, [](LanguageModel* model) { model->use_cache(nullptr); });
+  const Tensor last = hidden(ids);
+  const ForwardScope of_head = head_module().enter();
+  const Tensor x = head_module().input(last);
+  if (cache != nullptr) cache->add_seen(position + 1);
+  return lm_head_logits(x.reshape({ids.numel(), x.shape()[-1]}).rows(position, 1), head());
+}
+
+void LanguageModel::set_recompute(Recompute recompute) {
+  set_recompute([=](const std::string&) { return recompute; });
+}
+
+void LanguageModel::set_recompute(const std::function<Recompute(const std::string& path)>& of_block) {
+  for_each_module(*this, [&](Module& module) {
+    if (auto* const block = dynamic_cast<TransformerBlock*>(&module)) block->set_recompute(of_block(block->path()));
+  });
+}
+
+void LanguageModel::set_input_keeper(InputKeeper* keeper) {
+  for_each_module(*this, [=](Module& module) {
+    if (auto* const block = dynamic_cast<TransformerBlock*>(&module)) block->set_input_keeper(keeper);
+  });
+}
+
+std::int64_t LanguageModel::parameter_count() const {
+  std::int64_t count = 0;
+  const std::function<void(const Module&)> visit = [&](const Module& module) {
+    for (const auto& parameter : module.own_parameters()) count += parameter->numel();
+    for (const Module* child : module.children()) visit(*child);
+  };
+  visit(*this);
+  return count;
+}
+
+}  // namespace zs

@@ -1,0 +1,48 @@
+#include "model/nn/transformer.h"
+
+#include <cmath>
+
+namespace zs {
+namespace {
+
+constexpr float kPositionDeviation = 0.01f;
+
+BlockOptions with_residual_init(BlockOptions block, std::int64_t layers) {
+  const Init init{.normal_std = kWeightDeviation / std::sqrt(2.0f * static_cast<float>(layers))};
+  block.attention.out_init = block.mlp.down_init = init;
+  return block;
+}
+
+}  // namespace
+
+Transformer::Transformer(const TransformerOptions& options)
+    : LanguageModel(options.vocab),
+      token_embedding_(make_child<Embedding>("token_embedding", padded_vocab(options.vocab),
+                                             options.block.attention.width, Init{.normal_std = kWeightDeviation},
+                                             options.padding)),
+      position_embedding_(options.positions > 0 ? &make_child<Embedding>("position_embedding", options.positions,
+                                                                         options.block.attention.width,
+                                                                         Init{.normal_std = kPositionDeviation})
+                                                : nullptr),
+      dropout_(make_child<Dropout>("dropout", options.embedding_dropout)),
+      norm_(own_child(
+          make_norm(options.block.norm, path_of("norm"), options.block.attention.width, options.block.norm_eps))),
+      head_(options.is_tied ? nullptr
+                            : &make_child<Linear>("head", options.block.attention.width, padded_vocab(options.vocab),
+                                                  LinearOptions{.has_bias = false})),
+      blocks_(make_child<ModuleList<TransformerBlock>>("blocks")) {
+  const BlockOptions block = with_residual_init(options.block, options.layers);
+  for (std::int64_t i = 0; i < options.layers; ++i) blocks_.add(block);
+}
+
+std::int64_t Transformer::working_parameter_count() const {
+  return parameter_count() - (head_ != nullptr ? token_embedding_.weight().numel() : 0);
+}
+
+Tensor Transformer::hidden(const Tensor& ids) {
+  Tensor x = dropout_(token_embedding_(ids, position_embedding_, first_position(), documents()));
+  for (TransformerBlock* block : blocks_) x = (*block)(x, documents());
+  return norm_(x);
+}
+
+}  // namespace zs

@@ -1,0 +1,93 @@
+#include "model/train/cli/report_command.h"
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "model/data/output_file.h"
+#include "model/train/config/expand_path.h"
+#include "model/train/report/report_page.h"
+#include "model/train/report/run_record.h"
+#include "model/train/run_dir/metrics.h"
+#include "model/train/run_dir/run_dir.h"
+#include "model/train/run_dir/run_mark.h"
+#include "runtime/base/check.h"
+
+namespace zs {
+namespace {
+
+constexpr const char* kElsewhere = "write it elsewhere: --out FILE.html";
+
+bool is_report(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string page = page_of("", "");
+  std::string begin(page.find("<title>"), '\0');
+  return file.read(begin.data(), std::ssize(begin)) && page.starts_with(begin);
+}
+
+/// The run's own report.html, which it lists in its mark.
+void write_in_run(const std::string& dir, const std::string& path, const std::string& page) {
+  RunMark mark = RunMark::find(dir).value();
+  std::error_code failed;
+  if (std::filesystem::exists(std::filesystem::symlink_status(path, failed)) && !mark.is_own_file(kReportFile))
+    throw Error(ExitCode::cannot_create, "this is in the way, and it is not as the run wrote it", path, kElsewhere);
+  OutputFile file(path);
+  file.write(page.data(), page.size());
+  mark.begin(kReportFile);
+  file.commit();
+  if (!is_in_use(dir + "/metrics.jsonl")) mark.wrote(kReportFile);  // else the run will write others
+}
+
+void write_page(const ReportJob& job, const std::string& page) {
+  if (!job.out.empty()) {
+    std::error_code failed;
+    if (std::filesystem::exists(std::filesystem::symlink_status(job.out, failed)) && !is_report(job.out))
+      throw Error(ExitCode::cannot_create, "this is in the way, and it is no report", job.out, "name another file");
+    return write_file_atomically(job.out, page);
+  }
+  try {
+    write_in_run(job.of, job.of + "/" + kReportFile, page);
+  } catch (const Error& error) {
+    throw Error(error.code(), error.what_happened(), error.where(), kElsewhere);
+  }
+}
+
+}  // namespace
+
+void add_report_options(CLI::App& app, ReportJob& job) {
+  app.add_option("--report", job.of,
+                 "write report.html of a run, with its curves, into its directory or to --out FILE.html, and stop "
+                 "(docs/looking-at-a-run.md)")
+      ->type_name("RUN")
+      ->check([](const std::string& text) { return text.empty() ? std::string("needs a run's directory") : ""; });
+}
+
+std::optional<Error> misplaced(const ReportJob& job, const std::string& config_path, const InferenceCommand& inference,
+                               const std::string& other) {
+  if (job.of.empty()) return std::nullopt;
+  const std::string also = !inference.evaluated.empty() ? "--evaluate" : inference.sampled.empty() ? other : "--sample";
+  if (!also.empty())
+    return Error(ExitCode::usage, fmt::format("--report and {} do not go together", also), "command line",
+                 "leave one of them out");
+  if (config_path.empty()) return std::nullopt;
+  return Error(ExitCode::usage, fmt::format("the argument {} was not expected", config_path), "command line",
+               "a report needs nothing but the run's directory: --report RUN");
+}
+
+std::string write_report(const ReportJob& given) {
+  const ReportJob job{expand_path(given.of), expand_path(given.out)};
+  const RunRecord record = read_run(job.of);
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  write_page(job, report_page(record, std::chrono::duration_cast<std::chrono::seconds>(now).count()));
+  const std::string path = job.out.empty() ? job.of + "/" + kReportFile : job.out;
+  if (record.damaged_lines.empty()) return fmt::format("report: {}\n", path);
+  const auto count = static_cast<std::int64_t>(record.damaged_lines.size());
+  throw Error(ExitCode::dataset,
+              fmt::format("{} not as a run writes {}; {} is written without {}",
+                          count == 1 ? "a line is" : fmt::format("{} lines are", count), count == 1 ? "it" : "them",
+                          path, count == 1 ? "it" : "them"),
+              fmt::format("{}/metrics.jsonl, line {}", job.of, record.damaged_lines.front()),
+              "restore the file, or remove what is damaged");
+}
+
+}  // namespace zs

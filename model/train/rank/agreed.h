@@ -1,0 +1,73 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+#include <string>
+
+#include "comm/world.h"
+#include "model/train/rank/error_line.h"
+#include "runtime/base/standard_streams.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
+
+namespace zs {
+
+/// Runs `body` on every rank and agrees on its outcome: 0, or the code of the lowest rank that failed, which prints why
+/// in `program`'s name.
+template <class Body>
+int agreed(World& world, const Body& body, const std::string& program = "train") {
+  int code = 0;
+  std::string message;
+  try {
+    body();
+  } catch (const Error& error) {
+    code = static_cast<int>(error.code());
+    message = error_line(error, world.size() > 1 ? fmt::format("rank {}", world.rank()) : "", program);
+  }
+  const World::Agreement agreement = world.agree(code, message);
+  if (agreement.code != 0 && world.rank() == agreement.rank) print_to_stderr("{}\n", agreement.message);
+  return agreement.code;
+}
+
+/// Collective: what only the first rank has, on every rank, however long.
+inline std::string from_first(World& world, const std::string& text) {
+  constexpr std::size_t kMessageBytes = 1000;  // what World::agree carries
+  std::string whole;
+  for (;;) {
+    const std::string part =
+        world.agree(world.rank() == 0 ? 1 : 0, text.substr(std::min(whole.size(), text.size()), kMessageBytes)).message;
+    whole += part;
+    if (part.size() < kMessageBytes) return whole;
+  }
+}
+
+/// Runs `body(together)`, in which `together` is agreed() of its own argument: 0, or the code of the first that was
+/// not.
+template <class Body>
+int agreed_together(World& world, const Body& body, const std::string& program = "train") {
+  struct Refused {
+    int code;
+  };
+  try {
+    body([&](const std::function<void()>& part) {
+      if (const int code = agreed(world, part, program); code != 0) throw Refused{code};
+    });
+    return 0;
+  } catch (const Refused& refused) {
+    return refused.code;
+  }
+}
+
+/// Runs what is collective and fails alike on all ranks: 0, or the code that it failed with; one rank prints why.
+template <class Body>
+int collectively(World& world, const std::string& place, const Body& body) {
+  try {
+    body();
+    return 0;
+  } catch (const AgreedError& error) {
+    if (world.rank() == 0) print_to_stderr("{}\n", error_line(error, place));
+    return static_cast<int>(error.code());
+  }
+}
+
+}  // namespace zs

@@ -1,0 +1,103 @@
+#include "model/train/rank/disk_space.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "runtime/base/units.h"
+
+namespace zs {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What the system says when there is no more room.
+constexpr std::array kNoRoom = {ENOSPC, EDQUOT, EFBIG};
+
+std::string nearest_folder(const std::string& folder) {
+  std::error_code failed;
+  fs::path at = fs::absolute(folder.empty() ? "." : folder, failed).lexically_normal();
+  while (!fs::is_directory(at, failed) && at.has_relative_path()) at = at.parent_path();
+  return at.string();
+}
+
+/// Nothing where the system does not say.
+std::optional<std::int64_t> free_bytes(const std::string& folder) {
+  struct statvfs status {};
+  if (::statvfs(folder.c_str(), &status) != 0 || status.f_blocks == 0) return std::nullopt;
+  const auto blocks = ::geteuid() == 0 ? status.f_bfree : status.f_bavail;
+  return static_cast<std::int64_t>(blocks) * static_cast<std::int64_t>(status.f_frsize);
+}
+
+[[noreturn]] void refuse(const std::string& folder, std::int64_t bytes, const std::string& what, int error) {
+  const auto free = free_bytes(folder);
+  const bool is_disk = error == ENOSPC && free && *free < bytes;
+  const std::string there = free ? fmt::format(", {} free", format_bytes(*free)) : "";
+  throw Error(ExitCode::io,
+              fmt::format("the disk has no room for {}: {} needed{}{}", what, format_bytes(bytes), there,
+                          is_disk ? "" : fmt::format(" ({})", system_reason(error))),
+              folder, "free some space, or set run.dir to a place that has it");
+}
+
+/// A file that has no name; -1 with errno where this file system has none.
+int open_unnamed(const std::string& folder) {
+  const int descriptor = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+  if (descriptor >= 0) return descriptor;
+  std::string path = folder + "/.zshard-space-XXXXXX";
+  const int named = ::mkostemp(path.data(), O_CLOEXEC);
+  if (named >= 0 && ::unlink(path.c_str()) != 0) errno = 0;  // nothing is in it when the process ends
+  return named;
+}
+
+}  // namespace
+
+std::optional<std::int64_t> free_bytes_at(const std::string& folder) { return free_bytes(nearest_folder(folder)); }
+
+bool is_in_memory(const std::string& folder) {
+  struct statfs status {};
+  return ::statfs(nearest_folder(folder).c_str(), &status) == 0 &&
+         (status.f_type == TMPFS_MAGIC || status.f_type == RAMFS_MAGIC);
+}
+
+void check_space(const std::string& folder, std::int64_t bytes, const std::string& what) {
+  const std::string place = nearest_folder(folder);
+  if (const auto free = free_bytes(place); free && *free < bytes) refuse(place, bytes, what, ENOSPC);
+}
+
+void SpaceReserve::take(const std::string& folder, std::int64_t bytes, const std::string& what) {
+  release();
+  check_space(folder, bytes, what);
+  const std::string place = nearest_folder(folder);
+  descriptor_ = open_unnamed(place);
+  if (descriptor_ < 0) return;  // whoever creates the run's folder says why it cannot be written to
+  // Not posix_fallocate, which writes to every block where the file system cannot reserve.
+  while (::fallocate(descriptor_, 0, 0, static_cast<off_t>(std::max<std::int64_t>(bytes, 1))) != 0) {
+    const int error = errno;
+    if (error == EINTR) continue;
+    release();
+    if (std::find(kNoRoom.begin(), kNoRoom.end(), error) != kNoRoom.end()) refuse(place, bytes, what, error);
+    return;
+  }
+}
+
+void SpaceReserve::release() noexcept {
+  if (descriptor_ >= 0 && ::close(descriptor_) != 0) errno = 0;  // it held no data
+  descriptor_ = -1;
+}
+
+bool is_for_lack_of_space(const Error& error) {
+  return error.code() == ExitCode::io && std::any_of(kNoRoom.begin(), kNoRoom.end(), [&](int reason) {
+           return error.what_happened().find(system_reason(reason)) != std::string::npos;
+         });
+}
+
+}  // namespace zs

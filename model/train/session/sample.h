@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "comm/world.h"
+#include "model/train/session/session.h"
+
+namespace zs {
+
+/// How the next token follows from its logits: of the `top_k` most likely tokens (0: of all) the fewest that together
+/// have the probability `top_p`, at least one, and of these one by softmax(logits / temperature). Temperature 0: the
+/// most likely one. Of tokens that are as likely, the lower is taken for the more likely.
+struct SampleOptions {
+  double temperature = 0.8;
+  std::int64_t top_k = 0;
+  double top_p = 1;
+  std::uint64_t seed = 0;
+};
+
+/// The token that `uniform`, in [0, 1), chooses. Error(non_finite) where logits are not finite.
+std::int32_t draw_token(const std::vector<float>& logits, const SampleOptions& options, double uniform);
+
+/// What a sample is made of.
+struct SampleTask {
+  std::vector<std::int32_t> prompt;  ///< not empty
+  std::int64_t count = 0;            ///< tokens to draw
+  SampleOptions options = {};
+  std::vector<std::int32_t> ends = {};  ///< tokens behind which nothing is drawn
+  std::function<bool()> stops =
+      {};  ///< asked before each token, the same on every rank; fewer are drawn where it says so. Null: never
+};
+
+/// Without the end that it came to, if any: what of drawn tokens is text.
+std::vector<std::int32_t> without_end(std::vector<std::int32_t> drawn, const SampleTask& task);
+
+/// The tokens that are drawn after the prompt, from random numbers keyed by (seed, place): the same at any number of
+/// ranks, and those of the first on every rank. It sees the last tokens, as many as a training sequence has at most:
+/// later positions were never trained. Where they become more, the older half is forgotten (TokenWindow). Collective;
+/// blocks.
+std::vector<std::int32_t> sample_tokens(Session& session, World& world, const SampleTask& task);
+
+}  // namespace zs

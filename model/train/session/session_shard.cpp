@@ -1,0 +1,138 @@
+// How a session's model is sharded: what its configuration says, and which units it has.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/lora/lora_targets.h"
+#include "model/train/config/config_recompute.h"
+#include "model/train/config/pattern_entries.h"
+#include "model/train/session/session.h"
+
+namespace zs {
+namespace {
+
+constexpr double kMiB = 1 << 20;
+/// NCCL moves less than that at a fraction of what its links carry (docs/decisions/0039-units-of-several-blocks.md).
+constexpr double kNcclUnitMib = 64;
+
+DType dtype_of(const std::string& name) { return name == "bf16" ? DType::bf16 : DType::f32; }
+
+Omit omit_of(const std::string& name) {
+  return name == "gathers"      ? Omit::gathers
+         : name == "reductions" ? Omit::reductions
+         : name == "both"       ? Omit::both
+                                : Omit::nothing;
+}
+
+MixedPrecisionPolicy precision_of(const Config& config) {
+  const DType param = dtype_of(config.precision.param);
+  const auto is_f32 = [](const std::string& name) { return name == "f32"; };
+  MixedPrecisionPolicy precision{.param = param, .reduce = dtype_of(config.precision.reduce)};
+  if (param == DType::bf16 && is_f32(config.precision.output)) precision.output = DType::f32;
+  precision.gather_format = gather_format_named(config.shard.compress_gather);
+  precision.reduce_comm_dtype = config.shard.compress_reduce == "int8" ? CommDType::int8 : CommDType::exact;
+  precision.rounds_stochastically = config.precision.rounding == "stochastic";
+  precision.is_full_in_evaluation = param == DType::bf16 && is_f32(config.precision.validation);
+  return precision;
+}
+
+Residence residence_of(const Config& config) {
+  const Config::Offload& offload = config.offload;
+  return {.has_masters_on_host = offload.weights != "device",
+          .has_moments_on_host = offload.moments != "device",
+          .has_gradients_on_host = offload.gradients != "device",
+          .has_accumulators_on_host = offload.accumulator != "device",
+          .cpu_link_gbs = offload.cpu_link_gbs,
+          .updates_on_host = offload.update == "host",
+          .masters_disk = Config::Offload::disk_of(offload.weights),
+          .moments_disk = Config::Offload::disk_of(offload.moments)};
+}
+
+/// Adapters are f32 beside a model of any precision; what travels between ranks is compressed as the rest is.
+UnitPolicy adapter_policy(const Config& config) {
+  MixedPrecisionPolicy precision = precision_of(config);
+  precision.param = precision.reduce = DType::f32;
+  precision.output.reset();
+  precision.rounds_stochastically = precision.is_full_in_evaluation = false;
+  UnitPolicy policy{.precision = precision};
+  if (!Config::Offload::disk_of(config.offload.weights).empty())
+    policy.residence.emplace(residence_of(config)).has_masters_on_host = false;
+  return policy;
+}
+
+Recompute recompute_of(const std::string& part) {
+  if (part == "block") return Recompute::block;
+  return part == "attention" ? Recompute::attention : Recompute::none;
+}
+
+bool is_adapters(const Module& module) { return dynamic_cast<const LoraAdapters*>(&module) != nullptr; }
+
+/// Where blocks have adapters there are two units for each of them, whose whole parameters exist at once.
+PrefetchOptions prefetch_options(const Config& config) {
+  const int units = config.lora.is_on() ? 2 : 1;
+  const std::int64_t limit =
+      config.lora.is_on() && config.shard.limit == 0 ? config.shard.prefetch + 1 : config.shard.limit;
+  return {.prefetch = units * static_cast<int>(config.shard.prefetch),
+          .limit = units * static_cast<int>(limit),
+          .max_reductions_in_flight = static_cast<int>(config.shard.max_reductions_in_flight),
+          .keep_root_unsharded = config.shard.keep_root_unsharded};
+}
+
+}  // namespace
+
+ShardOptions shard_options(const Config& config) {
+  return {.scheme = scheme_options(config),
+          .schedule = prefetch_options(config),
+          .precision = precision_of(config),
+          .layout = {.layout = config.shard.layout == "flat" ? Layout::flat : Layout::per_parameter,
+                     .min_shard_bytes = config.shard.min_shard_bytes,
+                     .dim = choose_dim(config.shard.dims)},
+          .seed = static_cast<std::uint64_t>(config.train.seed),
+          .division = {Division::Rule::none},  // backward_seed() has it
+          .zero_copy = config.shard.zero_copy == "auto",
+          .omit = omit_of(config.comm.omit),
+          .residence = residence_of(config),
+          // "auto" is a number in every session that trains by a plan.
+          .resident_units = static_cast<int>(config.offload.resident_units.value)};
+}
+
+std::size_t set_recompute(LanguageModel& model, const Config& config) {
+  const std::vector<RecomputeEntry> entries = recompute_entries(config.train.recompute);
+  std::vector<std::string> blocks;
+  std::size_t whole = 0;
+  model.set_recompute([&](const std::string& block) {
+    blocks.push_back(block);
+    const auto found = std::find_if(entries.begin(), entries.end(),
+                                    [&](const RecomputeEntry& entry) { return entry.pattern.matches(block); });
+    const Recompute part = found == entries.end() ? Recompute::none : recompute_of(found->part);
+    whole += part == Recompute::block ? 1 : 0;
+    return part;
+  });
+  for (const RecomputeEntry& entry : entries)
+    if (std::none_of(blocks.begin(), blocks.end(), [&](const auto& block) { return entry.pattern.matches(block); }))
+      throw Error(
+          ExitCode::config, fmt::format("train.recompute: \"{}\" matches no block", entry.pattern.text()), {},
+          fmt::format("the nearest blocks are {}", fmt::join(nearest_names(entry.pattern.text(), blocks), ", ")));
+  return whole;
+}
+
+double unit_mib(const Config& config, Transport transport, int ranks) {
+  if (config.shard.unit_mib >= 0) return config.shard.unit_mib;
+  return transport == Transport::nccl && ranks > 1 ? kNcclUnitMib : 0;
+}
+
+void shard_model(LanguageModel& model, ShardedRuntime& runtime, const Config& config, double unit_mib) {
+  if (config.lora.is_on()) attach_adapters(model, lora_targets(config.model, config.lora), config.lora);
+  const bool has_blocks = config.shard.units == "block";
+  ChoosePolicy policy;
+  if (config.lora.is_on())
+    policy = [own = adapter_policy(config)](const Module& unit) {
+      return is_adapters(unit) ? own : UnitPolicy{.is_frozen = true};
+    };
+  shard_module(
+      model, runtime, [=](const Module& module) { return is_adapters(module) || (has_blocks && module.is_block()); },
+      {}, policy, std::llround(unit_mib * kMiB));
+}
+
+}  // namespace zs

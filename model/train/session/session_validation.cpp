@@ -1,0 +1,77 @@
+#include <algorithm>
+#include <cmath>
+
+#include "model/train/session/session.h"
+#include "runtime/tensor/host_view.h"
+
+namespace zs {
+
+std::int64_t Session::validation_samples(std::int64_t windows) const {
+  return std::min(windows, config_.run.validate_batches * config_.train.global_batch);
+}
+
+std::int64_t Session::validation_rows(std::int64_t samples, std::int64_t i) const {
+  return std::clamp<std::int64_t>(samples - i * config_.train.micro_batch, 0, config_.train.micro_batch);
+}
+
+void Session::enqueue_validation(const ReadSamples& read, std::int64_t windows) {
+  const NoGradGuard no_grad(context_);
+  is_interrupted_ = false;
+  const std::int64_t samples = validation_samples(windows), all = config_.train.micro_batch,
+                     round = all * world_.size();
+  std::int64_t local = (samples + round - 1) / round;
+  ZS_CHECK(local <= loss_slots_, "{} validation micro-batches on this rank, {} slots", local, loss_slots_);
+  std::vector<float> weights;
+  for (std::int64_t i = 0; i < local; ++i) {
+    if (drops(1)) return;
+    if (is_enough_()) samples % round == 0 ? local = i + 1 : i = local - 1;  // the last one may be smaller
+    // A rank that has none left takes part with a sample that does not count.
+    const std::int64_t rows = validation_rows(samples, i * world_.size() + world_.rank());
+    runtime_.begin_micro_batch(Mode::eval, i + 1 == local);
+    HostBatch batch = read_batch(first_sample(0, i), std::max<std::int64_t>(rows, 1), read);
+    weights.push_back(static_cast<float>(batch.weights.all));
+    store_loss(forward_loss(upload(std::move(batch))), i);
+    runtime_.end_micro_batch();
+  }
+  gather_losses();
+  gather_weights(std::move(weights));
+}
+
+double Session::validate(const ReadSamples& read, std::int64_t windows) {
+  if (config_.run.validate_average) optimizer_->swap_average();
+  enqueue_validation(read, windows);
+  if (!is_interrupted_) device_.synchronize();
+  if (config_.run.validate_average) optimizer_->swap_average();
+  if (is_interrupted_) return std::nan("");
+  const std::int64_t samples = validation_samples(windows);
+  const auto all = static_cast<double>(config_.train.micro_batch);
+  const std::vector<float> losses =
+      in_order(all_losses_, (samples + config_.train.micro_batch - 1) / config_.train.micro_batch);
+  if (weighs()) return weighted_mean(losses, samples);
+  double sum = 0;
+  for (std::size_t i = 0; i < losses.size(); ++i)
+    sum += losses[i] * (static_cast<double>(validation_rows(samples, static_cast<std::int64_t>(i))) / all);
+  return sum / (static_cast<double>(samples) / all);
+}
+
+void Session::gather_weights(std::vector<float> weights) {
+  if (!weighs()) return;
+  weights.resize(static_cast<std::size_t>(loss_slots_));
+  const Buffer own = local_weights_.buffer(DType::f32, loss_slots_);
+  context_.launch({"weights_of_losses", {}, {own}}, upload_of(context_.kernels(), own, std::move(weights)));
+  runtime_.executor().compute_comm().all_gather(context_.stream(), "weights_of_losses", own,
+                                                all_weights_.buffer(DType::f32, loss_slots_ * world_.size()));
+}
+
+double Session::weighted_mean(const std::vector<float>& losses, std::int64_t samples) const {
+  const std::vector<float> weights = in_order(all_weights_, std::ssize(losses));
+  double sum = 0, all = 0;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    const std::int64_t targets = validation_rows(samples, static_cast<std::int64_t>(i)) * config_.train.sequence;
+    sum += static_cast<double>(losses[i]) * static_cast<double>(targets);
+    all += static_cast<double>(weights[i]);
+  }
+  return sum / std::max(all, 1.0);
+}
+
+}  // namespace zs

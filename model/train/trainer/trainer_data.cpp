@@ -1,0 +1,158 @@
+#include "model/train/rank/agreed.h"
+#include "model/train/rank/program.h"
+#include "model/train/rank/stop_signal.h"
+#include "model/train/trainer/trainer.h"
+#include "runtime/base/standard_streams.h"
+#include "runtime/base/units.h"
+
+namespace zs {
+namespace {
+
+/// The same of all ranks that train on the same data.
+std::string name_of(const DataFacts& facts) {
+  return fmt::format("{} tokens, digests {} and {}", facts.train_tokens, facts.train_digest, facts.validation_digest);
+}
+
+}  // namespace
+
+SampleBatch Trainer::read_batch(const SampleSource& source, std::int64_t first) const {
+  SampleBatch batch;
+  batch.inputs.resize(static_cast<std::size_t>(config_.train.micro_batch * config_.train.sequence));
+  batch.targets.resize(batch.inputs.size());
+  batch.lengths = source.fill(first, config_.train.micro_batch, batch.inputs.data(), batch.targets.data());
+  return batch;
+}
+
+ReadSamples Trainer::reader(const SampleSource& source) const {
+  return [this, &source](std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
+    const StatusScope status(watch_.watchdog(), "reading data", StatusScope::Host::works);
+    watch_.hit("data.load");
+    SampleBatch batch = read_batch(source, first);
+    inputs = std::move(batch.inputs);
+    targets = std::move(batch.targets);
+    return std::move(batch.lengths);
+  };
+}
+
+ReadSamples Trainer::reader_ahead() {
+  return [this](std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
+    const StatusScope status(watch_.watchdog(), "reading data", StatusScope::Host::works);
+    watch_.hit("data.load");
+    SampleBatch batch;
+    const auto take = [&] { batch = ahead_->take(first); };
+    explainer_ ? explainer_->timed_read(take) : take();
+    inputs = std::move(batch.inputs);
+    targets = std::move(batch.targets);
+    return std::move(batch.lengths);
+  };
+}
+
+void Trainer::read_ahead_from(std::int64_t step) {
+  const std::int64_t batch = config_.train.global_batch, begin = world_.rank() * config_.train.micro_batch,
+                     round = world_.size() * config_.train.micro_batch;
+  ahead_.emplace(
+      [this](std::int64_t first) { return read_batch(dataset_->train, first); },
+      ReadAhead::Range{.first = (step - 1) * batch + begin,
+                       .next =
+                           [=](std::int64_t first) {
+                             const std::int64_t in_step = first % batch + round;
+                             return first - first % batch + (in_step < batch ? in_step : batch + begin);
+                           },
+                       .end = config_.train.steps * batch},
+      static_cast<std::size_t>(session_->local_micro_batches() + 1));  // a step may take all of its own at once
+  session_->count_data_waits([this] { return ahead_->waited_ns(); });
+}
+
+void Trainer::print_packing() const {
+  const SampleSource& source = dataset_->train;
+  if (source.documents() == 0) return;
+  const double places = static_cast<double>(source.windows() * source.sequence());
+  print_to_stdout("{}, packed into {} of {} tokens, {:.1f} % full\n", format_number(source.documents(), "document"),
+                  format_number(source.windows(), "sequence"), source.sequence(),
+                  100 * static_cast<double>(source.tokens()) / places);
+}
+
+int Trainer::agree_on_data() {
+  const std::string own = name_of(data_facts_), first = shared(own);
+  return agreed(world_, [&] {
+    if (own != first)
+      throw Error(ExitCode::ranks_disagree,
+                  fmt::format("the ranks differ: this one's data has {}, rank 0's {}", own, first),
+                  dataset_->files.front(), "give every rank the same data");
+  });
+}
+
+int Trainer::verify_data() {
+  if (!job_.verify_data) return 0;
+  const bool is_shown = is_first() && prints_to_terminal();
+  const StatusScope status(watch_.watchdog(), "verifying data", StatusScope::Host::works);
+  watch_.hit("data.verify");
+  int shown = -1;
+  const auto progress = [&](double part) {
+    if (is_stop_requested())
+      throw Error(ExitCode::stopped, "stopped on request while the data was verified", "", "nothing has begun");
+    const int percent = static_cast<int>(100 * part);
+    if (!is_shown || std::exchange(shown, percent) == percent) return;
+    fmt::print("\rverifying data: {} %\x1b[K", percent);
+    std::fflush(stdout);
+  };
+  const int code = agreed(world_, [&] {
+    progress(0);  // of little data another rank reads all
+    verify(*dataset_, world_.rank(), world_.size(), progress);
+    if (is_shown) fmt::print("\r\x1b[K");
+  });
+  if (code == 0 && is_first()) {
+    fmt::print("data verified: every token of {}\n",
+               format_number(static_cast<std::int64_t>(dataset_->files.size()), "file"));
+    std::fflush(stdout);
+  }
+  return code;
+}
+
+void Trainer::check_samples(std::int64_t step) const {
+  const StatusScope status(watch_.watchdog(), "reading data", StatusScope::Host::works);
+  watch_.hit("data.check");
+  const std::int64_t batch = config_.train.global_batch, rows = config_.train.micro_batch;
+  for (std::int64_t i = world_.rank() * rows; i < batch; i += world_.size() * rows)
+    dataset_->train.check((step - 1) * batch + i, rows);
+}
+
+bool Trainer::lacks_samples(std::int64_t step) {
+  const auto check = [&] { check_samples(step); };
+  try {
+    explainer_ ? explainer_->timed_read(check) : check();
+  } catch (const Error& error) {
+    missing_data_ = error;
+  }
+  return missing_data_.has_value();
+}
+
+bool Trainer::lacks_validation_samples() {
+  const SampleSource& source = *dataset_->validation;
+  const StatusScope status(watch_.watchdog(), "reading data", StatusScope::Host::works);
+  watch_.hit("data.check");
+  const std::int64_t rows = config_.train.micro_batch;
+  const std::int64_t samples = std::min(source.windows(), config_.run.validate_batches * config_.train.global_batch);
+  try {
+    for (std::int64_t i = world_.rank() * rows; i < samples; i += world_.size() * rows)
+      source.check(i, std::min(rows, samples - i));
+  } catch (const Error& error) {
+    missing_data_ = error;
+  }
+  return world_.agree(missing_data_ ? 1 : 0, "").code != 0;
+}
+
+int Trainer::end_without_data(std::int64_t step) {
+  if (is_terminal_) fmt::print("\n");
+  std::fflush(stdout);
+  const std::string place = fmt::format("after step {}", step);
+  return agreed(world_, [&] {
+    if (!missing_data_) return;
+    const std::string todo = has_results() ? fmt::format("correct the data, and add --resume latest to go on {}", place)
+                                           : missing_data_->what_to_do();
+    throw Error(missing_data_->code(), missing_data_->what_happened(),
+                fmt::format("{}, {}", missing_data_->where(), place), todo);
+  });
+}
+
+}  // namespace zs

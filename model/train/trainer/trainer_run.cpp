@@ -1,0 +1,93 @@
+// What a Trainer says and does about its run's directory.
+
+#include "model/train/config/config_dataset.h"
+#include "model/train/run_dir/weights.h"
+#include "model/train/trainer/trainer.h"
+#include "runtime/base/standard_streams.h"
+#include "runtime/shard/checkpoint/checkpoint_folder.h"
+
+namespace zs {
+
+RunDirRequest Trainer::run_dir_request() const {
+  return {job_.run_dir, config_.name, job_.overwrite, job_.resume == "auto"};
+}
+
+std::string Trainer::config_text() const {
+  return to_toml(with_found_data(config_, job_.config_path, job_.program_folder));
+}
+
+/// Only when the checkpoint is loaded: until then the run stays as it is.
+void Trainer::take_up_run() {
+  if (!is_first() || resume_->run_dir.empty()) return;
+  clear_way(*resume_, *mark_, config_.checkpoint.keep, kept_best());
+  if (const std::string kept = reopen_run_dir(run_dir_, *mark_, config_text()); !kept.empty())
+    print_to_stderr("train: note: config.toml was changed since the run wrote it, and is now {}\n", kept);
+  if (const std::int64_t last = log_->cut_after(resume_->step); last != resume_->step)
+    print_to_stderr("train: note: metrics.jsonl lacks steps {} to {}\n", last + 1, resume_->step);
+}
+
+void Trainer::prune_own_checkpoints(const std::string& root) {
+  if (!is_first()) return;
+  prune_checkpoints(
+      root, config_.checkpoint.keep, nullptr, [&](std::int64_t step) { return mark_->has(checkpoint_name(step)); },
+      kept_best());
+}
+
+void Trainer::log(const StepMetrics& metrics) {
+  log_->append(metrics);
+  views_->add(metrics);
+}
+
+void Trainer::open_views() {
+  if (!is_first()) return;
+  RunRecord record{.name = config_.name, .config_toml = config_text(), .planned_steps = config_.train.steps};
+  read_metrics(run_dir_ + "/metrics.jsonl", record);
+  views_.emplace(run_dir_, *mark_, std::move(record), config_.run.tensorboard);
+  refresh_views();
+}
+
+void Trainer::refresh_views() {
+  if (!is_first()) return;
+  views_->refresh();
+  for (const std::string& warning : views_->take_warnings()) tell("warning", warning);
+}
+
+void Trainer::end_views(int code) {
+  if (!is_first()) return;
+  if (code == 0) {
+    views_->end(RunState::finished, "");
+  } else if (code == static_cast<int>(ExitCode::stopped)) {
+    const std::string why = stop_ == StopReason::request ? "on request" : "in time for " + limit_->name();
+    views_->end(RunState::stopped, fmt::format("{}; {}", why, way_on()));
+  } else {
+    views_->end(RunState::failed, fmt::format("with exit code {}; {}", code, way_on()));
+  }
+  if (code != 0) return;  // what has been printed is the last line
+  for (const std::string& warning : views_->take_warnings()) tell("warning", warning);
+}
+
+void Trainer::explain_steps() {
+  if (!explainer_) return;
+  try {
+    if (const std::string text = explainer_->finish(world_.rank()); !text.empty())
+      print_to_stdout("{}{}", is_terminal_ ? "\n" : "", text);
+  } catch (const Error& error) {  // the run is worth more
+    tell("warning", fmt::format("no trace is written: {}", error.what()));
+  }
+}
+
+std::string Trainer::way_on() const {
+  if (has_checkpoint_) return "go on with --resume latest";
+  return resume_ ? "start again with --overwrite"
+                 : "start again with --resume auto";  // begun from another run's checkpoint, or from none
+}
+
+std::string Trainer::save_final_weights() {
+  constexpr const char* kFile = "model.safetensors";
+  if (mark_) mark_->begin(kFile);
+  const std::string hash = save_weights(session_->runtime().executor(), is_first() ? run_dir_ + "/" + kFile : "");
+  if (mark_) mark_->wrote(kFile);
+  return hash;
+}
+
+}  // namespace zs

@@ -1,7 +1,0 @@
-#include "model/version.h"
-
-namespace zs {
-
-const char* version() { return ZSHARD_VERSION; }
-
-}  // namespace zs

@@ -1,0 +1,167 @@
+#include "runtime/shard/checkpoint/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <set>
+
+#include "runtime/shard/checkpoint/checkpoint_updates.h"
+#include "runtime/shard/checkpoint/held_state.h"
+#include "runtime/tensor/host_view.h"
+
+namespace zs {
+namespace {
+
+constexpr char kSeparator = '\x1f';
+
+/// Without the state an optimizer goes on as if training began, so what it does not know is refused too.
+void check_state(const CheckpointReader& reader, const std::vector<HeldTensor>& tensors) {
+  std::set<std::string> saved, own;
+  for (const CheckpointTensor& tensor : reader.manifest().tensors)
+    if (tensor.kind != kMasterKind) saved.insert(tensor.kind);
+  for (const auto& [tensor, pieces] : tensors)
+    if (tensor.kind != kMasterKind) own.insert(tensor.kind);
+  if (saved == own) return;
+  const auto list = [](const std::set<std::string>& names) {
+    return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+  };
+  throw Error(ExitCode::checkpoint,
+              fmt::format("the checkpoint has the state of another optimizer: {}, here {}", list(saved), list(own)),
+              reader.folder(),
+              "load it with the optimizer that it was saved with, or the weights alone by load_weights()");
+}
+
+/// What differs between a checkpoint's tensors, those of the kinds that are wanted, and the model's; empty when nothing
+/// does.
+std::string differences(const CheckpointReader& reader, const std::vector<HeldTensor>& tensors) {
+  constexpr std::size_t kMostNamed = 5;
+  std::vector<std::string> found;
+  std::set<std::pair<std::string, std::string>> known;
+  std::set<std::string> kinds;
+  for (const auto& [tensor, pieces] : tensors) {
+    known.insert({tensor.parameter, tensor.kind});
+    kinds.insert(tensor.kind);
+    const auto number = reader.find(tensor.parameter, tensor.kind);
+    if (!number) {
+      found.push_back(fmt::format("{} ({}) is not saved", tensor.parameter, tensor.kind));
+      continue;
+    }
+    const CheckpointTensor& saved = reader.manifest().tensors[static_cast<std::size_t>(*number)];
+    if (saved.shape != tensor.shape)
+      found.push_back(fmt::format("{} ({}) is {} there and {} here", tensor.parameter, tensor.kind, saved.shape.str(),
+                                  tensor.shape.str()));
+    else if (saved.dtype != tensor.dtype)
+      found.push_back(fmt::format("{} ({}) is {} there and {} here", tensor.parameter, tensor.kind,
+                                  name_of(saved.dtype), name_of(tensor.dtype)));
+  }
+  for (const CheckpointTensor& tensor : reader.manifest().tensors) {
+    if (kinds.contains(tensor.kind) && !known.contains({tensor.parameter, tensor.kind}))
+      found.push_back(fmt::format("{} ({}) is not in the model", tensor.parameter, tensor.kind));
+  }
+  if (found.empty()) return {};
+  const std::size_t count = found.size();
+  found.resize(std::min(count, kMostNamed));
+  return fmt::format("{} tensors differ: {}{}", count, fmt::join(found, "; "), count > kMostNamed ? " ..." : "");
+}
+
+void fill(CheckpointReader& reader, const std::vector<HeldTensor>& tensors, Executor& executor) {
+  Context& context = executor.context();
+  const HostLink& link = executor.link();
+  if (const std::string found = differences(reader, tensors); !found.empty())
+    throw Error(ExitCode::checkpoint, "the checkpoint is of another model: " + found, reader.folder(),
+                "load it into the model that it was saved from");
+  std::vector<CheckpointReader::Request> requests;
+  for (const HeldTensor& held : tensors) {
+    const std::int64_t tensor = reader.find(held.tensor.parameter, held.tensor.kind).value();
+    for (const auto& piece : held.pieces) {
+      for (std::int64_t run = 0; run < piece.range.runs; ++run)
+        requests.push_back({tensor, piece.range.begin + run * piece.range.stride, piece.run(run)});
+    }
+  }
+  CheckpointReader::Store store;
+  if (context.device().kind() == DeviceKind::cuda || !link.disk_bytes().empty()) {
+    store = [&](const Buffer& out, const void* elements) {
+      if (link.is_on_disk(out)) return link.write(out, elements);
+      if (out.device == DeviceKind::cuda) return upload_now(context, out, elements);
+      std::memcpy(out.data, elements, static_cast<std::size_t>(out.bytes()));  // which the host keeps
+    };
+  }
+  reader.read(requests, store);
+  context.device().synchronize();
+}
+
+AgreedError decode(const std::string& message, int code) {
+  std::vector<std::string> fields(1);
+  for (const char c : message) {
+    if (c == kSeparator) {
+      fields.emplace_back();
+    } else {
+      fields.back() += c;
+    }
+  }
+  fields.resize(3);
+  return AgreedError(static_cast<ExitCode>(code), fields[0], fields[1], fields[2]);
+}
+
+}  // namespace
+
+void together(World& world, const std::function<void()>& body) {
+  int code = 0;
+  std::string message;
+  const auto report = [&](ExitCode exit_code, const std::string& what, const std::string& where,
+                          const std::string& todo) {
+    constexpr std::size_t kMostWhere = 400;  // the end of a path says the most, and messages between ranks are short
+    code = static_cast<int>(exit_code);
+    message = what + kSeparator + (where.size() > kMostWhere ? where.substr(where.size() - kMostWhere) : where) +
+              kSeparator + todo;
+  };
+  try {
+    body();
+  } catch (const Error& error) {
+    report(error.code(), error.what_happened(), error.where(), error.what_to_do());
+  } catch (const std::bad_alloc&) {
+    report(ExitCode::out_of_memory, "out of memory", fmt::format("rank {}", world.rank()), "");
+  } catch (const std::exception& error) {
+    report(ExitCode::internal, error.what(), fmt::format("rank {}", world.rank()), "this is a defect of zshard");
+  }
+  const World::Agreement agreement = world.agree(code, message);
+  if (agreement.code != 0) throw decode(agreement.message, agreement.code);
+}
+
+namespace {
+
+CheckpointInfo load_tensors(World& world, Executor& executor, const Optimizer* optimizer, const std::string& folder) {
+  executor.wait_readers();
+  executor.context().device().synchronize();
+  CheckpointInfo info;
+  together(world, [&] {
+    CheckpointReader reader(folder);
+    const std::vector<HeldTensor> tensors = held_tensors(executor, optimizer);
+    if (optimizer != nullptr) check_state(reader, tensors);
+    fill(reader, tensors, executor);
+    info = {reader.manifest().step, reader.manifest().attributes};
+  });
+  executor.masters_loaded();
+  return info;
+}
+
+}  // namespace
+
+CheckpointInfo load(const TrainingState& state, const std::string& folder) {
+  state.executor.step().check_between_steps("load()");
+  CheckpointInfo info = load_tensors(state.world, state.executor, &state.optimizer, folder);
+  take_updates(state, info);
+  state.executor.step().set_steps_done(info.step);
+  return info;
+}
+
+CheckpointInfo load_weights(World& world, Executor& executor, const std::string& folder) {
+  executor.step().check_between_steps("load_weights()");
+  CheckpointInfo info = load_tensors(world, executor, nullptr, folder);
+  drop_updates(info);
+  return info;
+}
+
+}  // namespace zs

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "comm/world.h"
+#include "runtime/shard/checkpoint/checkpoint_folder.h"
+#include "runtime/shard/execute/executor.h"
+#include "runtime/shard/optimizers/optimizer.h"
+
+namespace zs {
+
+/// What is saved and loaded: on each rank the shards that it holds.
+struct TrainingState {
+  World& world;
+  Executor& executor;
+  Optimizer& optimizer;
+};
+
+/// What there is to know beside tensors. Random numbers are counted from (seed, step ...), so the attributes that name
+/// the seed and the position in the data are all of their state.
+struct CheckpointInfo {
+  std::int64_t step = 0;  ///< steps done
+  std::map<std::string, std::string> attributes = {};
+};
+
+/// An error that every rank throws alike, whichever met it: the group is in good order.
+class AgreedError final : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Writes ROOT/step-N, N the step, and returns its path. Collective; blocks; call between steps: a UsageError where
+/// gradients wait for the optimizer, which would be lost. Each rank writes what it holds, of replicas exactly one. The
+/// folder has another name until every byte of it is on the disk (docs/checkpoints.md); whatever happens before leaves
+/// older checkpoints as they are. Values that are not finite are refused. Throws AgreedError: nothing was saved, and
+/// what was written is removed. Memory: one block of DataFileWriter.
+std::string save(const TrainingState& state, const std::string& root, const CheckpointInfo& info,
+                 FileWatch* watch = nullptr);
+
+/// Fills the shards from a checkpoint, however many ranks, units and shards it was written by, and returns what was
+/// saved with it. Collective; blocks; call before the first step or between steps. Every parameter must be there with
+/// its shape, and none beside. Throws AgreedError: the state may be half loaded. Memory: one block, one file's table of
+/// checksums, and the manifest.
+CheckpointInfo load(const TrainingState& state, const std::string& folder);
+
+/// The same of the weights alone, without an optimizer: for who evaluates a model or samples from it. Its moments are
+/// not read.
+CheckpointInfo load_weights(World& world, Executor& executor, const std::string& folder);
+
+/// Runs `body` on every rank and waits for all; when it threw on any, every rank throws the AgreedError of the lowest
+/// of them. `body` has nothing collective in it.
+void together(World& world, const std::function<void()>& body);
+
+}  // namespace zs

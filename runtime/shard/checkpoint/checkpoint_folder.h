@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/buffer.h"
+#include "runtime/shard/checkpoint/checkpoint_data.h"
+#include "runtime/shard/checkpoint/checkpoint_manifest.h"
+
+namespace zs {
+
+/// "ROOT/step-12", and while it is being written or removed "ROOT/step-12.tmp", "ROOT/step-12.del".
+std::string step_folder(const std::string& root, std::int64_t step);
+inline constexpr const char* kWritingSuffix = ".tmp";
+inline constexpr const char* kRemovingSuffix = ".del";
+/// Of one that was set aside, since its bytes are not those that were written; a number may follow.
+inline constexpr const char* kDamagedSuffix = ".damaged";
+
+/// N of "step-N", written as a number is; nothing for any other name.
+std::optional<std::int64_t> step_of(std::string_view name);
+
+/// The steps of the committed checkpoints below `root`, ascending. The name is enough: it comes with the rename that
+/// commits. None where there is no `root`; Error(checkpoint) where it cannot be listed.
+std::vector<std::int64_t> list_checkpoints(const std::string& root);
+
+/// Which steps were written by whom removes: all of them, where nothing is said.
+using StepFilter = std::function<bool(std::int64_t step)>;
+
+/// Why ROOT/step-N is not to be removed: it is not `is_own`, holds another step, or something that no save has written.
+/// Nothing: it may be.
+std::optional<Error> why_kept(const std::string& root, std::int64_t step, const StepFilter& is_own = {});
+
+/// Removes the oldest checkpoints until `keep` are left (0: keeps all), and what saves and removals that were killed
+/// left behind. What is kept (`why_kept`) does not count. The newest is never removed, and nothing is unless the newest
+/// has a manifest that verifies. The checkpoint of step `best` stays beside the newest. On one rank only.
+void prune_checkpoints(const std::string& root, std::int64_t keep, FileWatch* watch = nullptr,
+                       const StepFilter& is_own = {}, std::optional<std::int64_t> best = {});
+
+/// Removes the checkpoints of later steps than `step`, the latest first; none of them where one is to be kept:
+/// Error(cannot_create).
+void remove_later_checkpoints(const std::string& root, std::int64_t step, FileWatch* watch = nullptr,
+                              const StepFilter& is_own = {});
+
+/// One committed checkpoint, for reading: by parameter name and element, however it was cut. Reads nothing outside its
+/// folder, and no byte that its checksum does not cover. Owns the open files; one thread uses it. Throws
+/// DamagedCheckpoint, and Error(checkpoint) for what says nothing of the bytes.
+class CheckpointReader {
+ public:
+  /// Reads the manifest and compares the folder with it: a folder step-N that holds another step is refused.
+  explicit CheckpointReader(std::string folder);
+
+  const std::string& folder() const { return folder_; }
+  const CheckpointManifest& manifest() const { return manifest_; }
+  /// The number of a tensor.
+  std::optional<std::int64_t> find(const std::string& parameter, const std::string& kind) const;
+  /// Elements [begin, begin + out.elems) of a tensor, into host memory unless they are stored otherwise.
+  struct Request {
+    std::int64_t tensor, begin;
+    Buffer out;
+  };
+  /// Takes elements that were read for `out`, which is of their size, to memory that the host does not write to.
+  using Store = std::function<void(const Buffer& out, const void* elements)>;
+  /// Each file is opened once and read from its begin to its end. With `store` it gets what `out` should, piece by
+  /// piece.
+  void read(const std::vector<Request>& requests, const Store& store = {});
+  /// Reads every byte.
+  void verify();
+
+ private:
+  DataFileReader& file(int number);
+  void check_folder() const;
+
+  std::string folder_;
+  CheckpointManifest manifest_;
+  SegmentIndex index_;
+  std::map<std::pair<std::string, std::string>, std::int64_t> numbers_;
+  std::unique_ptr<DataFileReader> open_;  // one at a time: a job of thousands of ranks has more files than descriptors
+  int open_number_ = -1;
+};
+
+}  // namespace zs

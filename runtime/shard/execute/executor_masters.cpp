@@ -1,0 +1,194 @@
+// The f32 master weights: drawn, narrowed, updated, read.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "comm/buffer_race_check.h"
+#include "runtime/base/random.h"
+#include "runtime/base/usage_error.h"
+#include "runtime/shard/execute/executor.h"
+#include "runtime/tensor/host_view.h"
+
+namespace zs {
+namespace {
+
+bool is_zero(const Init& init) {
+  return !init.function && init.normal_std == 0 && init.uniform_bound == 0 && init.constant == 0;
+}
+
+/// Draws the initial values of parameters, each by itself, so that any number of threads draw the same.
+struct InitialValues {
+  std::uint64_t seed;
+  int threads;
+  std::vector<float> values = {};
+
+  /// Those of a segment from its element `begin` on, as many as are worth a copy.
+  void draw(const FlatView& view, const ShardSegment& segment, std::int64_t begin) {
+    constexpr std::int64_t kMost = std::int64_t{1} << 18, kWorthATeam = 1 << 12;
+    values.resize(static_cast<std::size_t>(std::min(kMost, segment.count - begin)));
+    const Init& init = view.init;
+    if (init.function) {
+      for (std::int64_t i = 0; i < std::ssize(values); ++i)
+        values[static_cast<std::size_t>(i)] = init.function(segment.element(begin + i));
+      return;
+    }
+    const bool is_normal = init.normal_std != 0;
+    if (!is_normal && init.uniform_bound == 0) return std::fill(values.begin(), values.end(), init.constant);
+    const CounterRng rng(seed, hash_name(view.name));
+#pragma omp parallel for schedule(static) num_threads(std::ssize(values) < kWorthATeam ? 1 : threads)
+    for (std::int64_t i = 0; i < std::ssize(values); ++i) {
+      const auto counter = static_cast<std::uint64_t>(segment.element(begin + i));
+      values[static_cast<std::size_t>(i)] = static_cast<float>(
+          is_normal ? init.normal_std * rng.normal(counter) : init.uniform_bound * (2 * rng.uniform(counter) - 1));
+    }
+  }
+};
+
+}  // namespace
+
+void Executor::set_seed(std::uint64_t seed, bool draws) {
+  wait_readers();
+  for (FlatParameter& unit : units_) {
+    unit.seed = seed;
+    if (!draws) continue;
+    withdraw(unit);
+    initialise(unit, seed, open_masters(unit));
+    if (unit.compute_copy) update_compute_copy(unit);
+  }
+  unsharder_.masters_updated();
+}
+
+void Executor::update_compute_copy(FlatParameter& unit) {
+  if (!unit.has_masters_on_host()) return cast_masters(unit, unit.master_buffer());
+  HostLink::Window window = link_.load(unit.name, {unit.master_buffer()});
+  context_.stream().wait(window.arrived);
+  cast_masters(unit, window[0]);
+  HostLink::drop(std::move(window), context_.stream());
+}
+
+void Executor::cast_masters(const FlatParameter& unit, const Buffer& master) {
+  const Buffer compute_copy = unit.compute_copy_buffer();
+  std::vector<std::pair<ShardSegment, StochasticRounding>> at_random;
+  if (unit.precision.rounds_stochastically)
+    for (const ShardSegment& segment : unit.held_segments()) at_random.emplace_back(segment, unit.rounding_of(segment));
+  context_.launch(
+      {"compute_copy:" + unit.name, {master}, {compute_copy}},
+      [&kernels = context_.kernels(), compute_copy, master, at_random = std::move(at_random)](ExecContext& exec) {
+        kernels.cast(exec, compute_copy, master);  // the padding too
+        for (const auto& [segment, rounding] : at_random)
+          kernels.stochastic_cast(exec, compute_copy.slice(segment.shard_offset, segment.count),
+                                  master.slice(segment.shard_offset, segment.count), rounding);
+      });
+}
+
+void Executor::masters_loaded() {
+  for (FlatParameter& unit : units_) {
+    if (unit.compute_copy) update_compute_copy(unit);
+  }
+  masters_updated();
+}
+
+HostLink::Window Executor::open_masters(const FlatParameter& unit) {
+  return unit.has_masters_on_host() ? link_.open(unit.name, {unit.master_buffer()}) : HostLink::Window();
+}
+
+void Executor::initialise(FlatParameter& unit, std::uint64_t seed, HostLink::Window window) {
+  draw(unit, window.parts.empty() ? unit.master_buffer() : window[0], seed);
+  link_.store(std::move(window));
+}
+
+void Executor::draw(const FlatParameter& unit, const Buffer& master, std::uint64_t seed) {
+  // The device's threads, not the stream's: on a GPU it is the host that draws, with all that this rank has.
+  InitialValues initial{seed, context_.device().options().threads};
+  context_.launch({"initialise:" + unit.name, {}, {master}},
+                  [&kernels = context_.kernels(), master, initial, views = unit.layout->views(),
+                   segments = unit.held_segments()](ExecContext& exec) mutable {
+                    kernels.zero(exec, master);
+                    for (const ShardSegment& segment : segments) {
+                      if (is_zero(views[segment.view].init)) continue;
+                      for (std::int64_t at = 0; at < segment.count; at += std::ssize(initial.values)) {
+                        initial.draw(views[segment.view], segment, at);
+                        kernels.upload(exec, master.slice(segment.shard_offset + at, std::ssize(initial.values)),
+                                       initial.values.data());
+                      }
+                    }
+                  });
+}
+
+void Executor::check_all_sharded() const {
+  for (const FlatParameter& unit : units_) {
+    if (!unit.is_unsharded()) continue;
+    throw UsageError(fmt::format("the weights of unit {} are updated while it is unsharded", unit.name),
+                     "end the step's last micro-batch first");
+  }
+}
+
+void Executor::withdraw_masters() {
+  step_.check_no_scope("masters_updated()");
+  check_all_sharded();
+  for (FlatParameter& unit : units_) withdraw(unit);
+  has_initial_weights_ = false;
+}
+
+void Executor::masters_updated() {
+  withdraw_masters();
+  unsharder_.masters_updated();
+}
+
+void Executor::masters_updated(const Event& done) {
+  withdraw_masters();
+  if (has_zero_copy()) unsharder_.masters_updated();  // shards are withdrawn on compute
+  context_.device().stream(StreamRole::unshard).wait(done);
+  const auto is_on_host = [](const FlatParameter& unit) { return unit.comes_from_host(); };
+  if (std::any_of(units_.begin(), units_.end(), is_on_host)) context_.device().stream(StreamRole::offload).wait(done);
+}
+
+/// Whoever reads this rank's shard too early, or still, shall not find the old weights.
+void Executor::withdraw(FlatParameter& unit) {
+  unit.is_published = false;
+  if (unit.published.empty()) return;
+  context_.launch({"withdraw:" + unit.name, {}, {unit.published}},
+                  [slice = unit.published](ExecContext&) { BufferRaceCheck::hide(slice); });
+}
+
+void Executor::forget_published() {
+  if (!has_zero_copy()) return;
+  wait_readers();  // the next step's first publication may write what another rank still reads
+  for (FlatParameter& unit : units_) unit.is_published = false;
+  unsharder_.masters_updated();
+}
+
+bool Executor::has_zero_copy() const {
+  return std::any_of(units_.begin(), units_.end(), [](const FlatParameter& unit) { return unit.is_zero_copy(); });
+}
+
+void Executor::wait_readers() {
+  due_updates_.settle();
+  if (has_zero_copy()) norm_comm().barrier(context_.stream(), "readers");
+}
+
+void Executor::read_full(int unit_index, const UseParameter& use) {
+  due_updates_.settle();
+  FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
+  Memory memory;
+  const Buffer full = unsharder_.gather_masters(unit, memory);
+  if (unit.has_masters_on_host()) link_.settle(context_.device().stream(StreamRole::unshard));
+  for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
+    const FlatView& view = unit.layout->views()[i];
+    const Buffer values =
+        view.is_whole ? unit.whole_view(unit.master_buffer(), view) : full.slice(view.offset, view.numel);
+    if (link_.is_on_disk(values)) {
+      std::vector<float> read(static_cast<std::size_t>(values.elems));
+      context_.device().synchronize();
+      if (context_.device().kind() != DeviceKind::meta) link_.read(values, read.data());
+      use(*unit.parameters[i], read.data());
+      continue;
+    }
+    const HostView here(context_, context_.device().stream(StreamRole::unshard), values);
+    link_.check();
+    use(*unit.parameters[i], here.as<float>());
+  }
+}
+
+}  // namespace zs

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "runtime/base/random.h"
+#include "runtime/device/allocator.h"
+#include "runtime/shard/placement/gradient_reduction.h"
+#include "runtime/shard/placement/mixed_precision.h"
+#include "runtime/shard/placement/placement.h"
+#include "runtime/shard/placement/unit_layout.h"
+
+namespace zs {
+
+/// One unit's parameters: their layout, their persistent shards and their transient buffers. `master` (f32 weights),
+/// `grad` (f32, reduced; none of a frozen unit) and, where parameters run in bf16, `narrow` (their bf16 copy, written
+/// by the optimizer) have layout->held_elems() elements each: slice `slice` of layout->ranks(), and whole parameters
+/// behind it. Of a zero-copy unit other ranks read this rank's shard (the one in the runtime dtype; `shared_kept` where
+/// there is one): it is written only behind what Executor::wait_readers does.
+struct FlatParameter {
+  FlatParameter(std::string unit_name, std::vector<Parameter*> members, std::shared_ptr<const UnitLayout> unit_layout,
+                int master_slice, const MixedPrecisionPolicy& unit_precision, std::uint64_t rounding_seed = 0)
+      : name(std::move(unit_name)),
+        parameters(std::move(members)),
+        layout(std::move(unit_layout)),
+        slice(master_slice),
+        precision(unit_precision),
+        seed(rounding_seed),
+        gathered_dtype(unit_precision.param),
+        grad_dtype(unit_precision.reduce) {}
+
+  std::string name;
+  std::vector<Parameter*> parameters;  // in the order of layout->views()
+  std::shared_ptr<const UnitLayout> layout;
+  std::shared_ptr<const Placement> placement;    // null only where nothing is communicated
+  const GradientReduction* reduction = nullptr;  // null: Communicator::reduce_scatter
+  int slice;                                     // of the master shards: what this rank's segments are asked for
+  MixedPrecisionPolicy precision;
+  std::uint64_t seed;    // of what is rounded at random
+  DType gathered_dtype;  // of `full` and `kept`: precision.param, but in an evaluation in full precision
+  DType grad_dtype;      // of `full_grad`: precision.reduce, but f32 while several micro-batches accumulate
+
+  bool is_frozen = false;    // for good: there is no `grad`, and an optimizer has no state of it
+  bool accumulates = false;  // gradients that begin are those of several micro-batches
+
+  Memory master, grad, compute_copy;
+  Memory host_grad;                 // where the host keeps gradients: `grad` is there only while it is worked on
+  bool grad_is_written = false;     // in this step
+  bool grad_is_divided = false;     // as far as it is divided after the sum
+  bool has_transient_grad = false;  // `grad` is there from a reduction until it is taken, else always
+
+  Buffer shared;       // zero-copy: every rank's shard in the runtime dtype, in memory that they share; else empty
+  Memory shared_kept;  // where those are the small group's shards: this rank's
+  Buffer
+      published;  // where this rank's shard is a private one: its place there, between publications hidden; else empty
+  bool is_published = false;  // since the last update: the others' shards there are written
+  bool is_open = false;       // a view of them is unsharded, or on its way
+  bool is_in_scope = false;   // an UnshardScope of it lives
+
+  Memory full, full_grad;  // while unsharded / while accumulating or reducing
+  Memory bucket;           // of an interleaved layout, from a gather until compute has waited for it
+  Memory staged, whole;    // of masters that the host keeps: the shard, as long; whole parameters, while unsharded
+  Memory host_full_grad, host_sum;  // where the host has those of gradients, once it has had them
+  std::vector<bool> parked;         // of each parameter whether its gradient is written, while the full one is parked
+  bool is_parked_full = false;      // in host_full_grad, and not in the memory of `grad`
+  Event reloaded;                   // the gradient
+  Memory kept, sum;                 // the small group's shard at hand / what reductions summed before their second step
+  bool sum_is_written = false;
+  Event gathered, reduced;     // the latest
+  Event arrived;               // `whole`
+  Event kept_ready;            // `kept` was copied on compute
+  Event updated;               // in backward or before its first gather, by compute or the host: the next gather waits
+  bool is_waited_for = false;  // compute has waited for `gathered`
+
+  const ShardGroups& groups() const { return placement->groups; }
+  std::vector<ShardSegment> segments() const { return layout->segments(slice); }
+  std::vector<ShardSegment> held_segments() const { return layout->held_segments(slice); }
+  /// Of the segment's elements, wherever they are held.
+  StochasticRounding rounding_of(const ShardSegment& segment) const {
+    return {mix64(seed ^ hash_name("rounding")) ^ hash_name(layout->views()[segment.view].name), segment.view_offset,
+            segment.run, segment.stride};
+  }
+  /// Masters that the host keeps are on the device only in windows (HostLink).
+  bool has_masters_on_host() const { return placement && placement->options.residence.has_masters_on_host; }
+  /// As things stand those are what is gathered: each gather brings them.
+  bool comes_from_host() const {
+    return has_masters_on_host() && gathered_dtype == DType::f32 && layout->held_elems() > 0;
+  }
+  Buffer master_buffer() const { return master.buffer(DType::f32, layout->held_elems()); }
+  /// bf16, or empty where parameters run in f32.
+  Buffer compute_copy_buffer() const {
+    return compute_copy ? compute_copy.buffer(DType::bf16, layout->held_elems()) : Buffer{};
+  }
+  /// In gathered_dtype.
+  Buffer held_param_buffer() const { return gathered_dtype == DType::f32 ? master_buffer() : compute_copy_buffer(); }
+  /// What is gathered.
+  Buffer param_buffer() const { return held_param_buffer().slice(0, layout->gathered_shard_elems()); }
+  /// The same where it is between micro-batches: what the host keeps, see HostLink.
+  Buffer kept_grad_buffer() const { return (host_grad ? host_grad : grad).buffer(DType::f32, layout->held_elems()); }
+  Buffer held_grad_buffer() const { return grad.buffer(DType::f32, layout->held_elems()); }
+  /// What is reduced: this rank's segments.
+  Buffer grad_buffer() const { return held_grad_buffer().slice(0, layout->shard_elems()); }
+  /// Of a zero-copy unit, what the others read of this rank.
+  Buffer shared_shard() const {
+    return shared_kept ? shared_kept.buffer(shared.dtype, shared_kept.bytes() / size_of(shared.dtype)) : param_buffer();
+  }
+  /// Of a parameter that is whole, in what is held: masters, gradients or their like.
+  Buffer whole_view(const Buffer& held, const FlatView& view) const {
+    return held.slice(layout->held_offset(view), view.numel);
+  }
+  /// Its shards lie in memory that the ranks share.
+  bool is_zero_copy() const { return !shared.empty(); }
+  /// As things stand nothing is copied to gather it: the unsharded parameters are a view of everybody's shards.
+  bool is_view() const { return is_zero_copy() && gathered_dtype == shared.dtype; }
+  /// The full gradient is not one that compute can add to, see Action.
+  bool is_parked() const { return !parked.empty(); }
+  /// No other rank has a part of it.
+  bool is_local() const { return layout->ranks() == 1 || layout->gathered_elems() == 0; }
+  /// Nothing is gathered: the shards are the parameters, where they lie.
+  bool is_never_gathered() const { return is_local() && !comes_from_host(); }
+  /// Or on its way, or kept for a gather.
+  bool is_unsharded() const { return full || whole || kept || is_open; }
+};
+
+}  // namespace zs

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <deque>
+
+#include "runtime/shard/execute/flat_parameter.h"
+#include "runtime/shard/offload/host_link.h"
+#include "runtime/tensor/context.h"
+
+namespace zs {
+
+/// The way of parameters from shards to whole ones and back: gathers on the unshard stream, binding of parameters to
+/// views. Owned by an Executor; one host thread uses it. On return from every function: enqueued, not done.
+class Unsharder {
+ public:
+  Unsharder(Context& context, Pool& pool, HostLink& link) : context_(context), pool_(pool), link_(link) {}
+
+  /// From the master shards.
+  void gather(FlatParameter& unit);
+  /// By way of the small group's shards, which are the master slices of the same place in all groups, one after the
+  /// other.
+  void two_level_gather(FlatParameter& unit);
+  void gather_secondary(FlatParameter& unit);
+  void wait_gathered(FlatParameter& unit);
+  void keep_secondary_shard(FlatParameter& unit);
+  void drop_secondary_shard(FlatParameter& unit);
+  void free_full(FlatParameter& unit);
+  void defer_free(FlatParameter& unit);
+  void free_deferred(FlatParameter& unit);
+
+  /// What compute has of an unsharded unit.
+  static Buffer full_buffer(const FlatParameter& unit);
+  /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait
+  /// for it.
+  void masters_updated();
+  /// The unit's f32 master weights but for whole parameters (gathered_elems), once the unshard stream has come here: in
+  /// `memory`, of that stream, or where they lie anyway.
+  Buffer gather_masters(FlatParameter& unit, Memory& memory);
+  /// The same in memory that is nobody else's.
+  Memory copy_masters(FlatParameter& unit);
+  /// The same of other f32 shards (gathered_shard_elems), which the unshard stream may read.
+  Memory copy_shards(FlatParameter& unit, const Buffer& shard);
+
+ private:
+  /// Gathers to `full` what `gather` puts into a bucket: the same, or one in `bucket` that is copied from.
+  template <class Gather>
+  void gather_to(FlatParameter& unit, const Buffer& full, Memory& bucket, const Gather& gather);
+  static std::int64_t kept_elems(const FlatParameter& unit) {
+    return unit.layout->gathered_elems() / unit.placement->kept.count;
+  }
+  Memory acquire(std::int64_t elems, DType dtype, Stream& stream, const char* label);
+  void wait_masters(const FlatParameter& unit);
+  /// This rank's shard, which the unshard stream may read: of masters that the host keeps a copy, and whole parameters
+  /// beside it.
+  Buffer shard_of(FlatParameter& unit);
+  /// A copy of what the host keeps, which is there behind the event.
+  Event bring(const FlatParameter& unit, Memory& memory, const Buffer& host, const char* label);
+  void bring_whole(FlatParameter& unit);
+  /// All that is needed of masters that the host keeps, of which no other rank has a part.
+  void bring_all(FlatParameter& unit);
+  /// All-gathers shards in the unit's format.
+  void gather_shards(const FlatParameter& unit, const Buffer& shard, const Buffer& out);
+  Buffer begin(FlatParameter& unit);
+  void publish(FlatParameter& unit);
+  bool open_view(FlatParameter& unit);
+  static void unbind(FlatParameter& unit);
+  void wait_unsharded(const FlatParameter& unit);
+  Stream& unshard() { return context_.device().stream(StreamRole::unshard); }
+
+  Context& context_;
+  Pool& pool_;
+  HostLink& link_;
+  Event masters_ready_;
+  struct Aside {
+    const FlatParameter* unit;
+    Memory full, whole;
+    Event last_use;  // by compute
+  };
+  std::deque<Aside> deferred_;  // oldest first
+};
+
+}  // namespace zs

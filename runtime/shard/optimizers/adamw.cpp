@@ -1,0 +1,48 @@
+#include "runtime/shard/optimizers/adamw.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "runtime/base/usage_error.h"
+
+namespace zs {
+
+const AdamWConfig& checked_adamw(const char* optimizer, const AdamWConfig& config) {
+  for (const float beta : {config.beta1, config.beta2})
+    if (!(beta >= 0 && beta < 1))
+      throw UsageError(fmt::format("{}: a beta of {}", optimizer, beta), "pass 0 or more, and less than 1");
+  if (!(config.eps >= 0) || !std::isfinite(config.eps))
+    throw UsageError(fmt::format("{}: an eps of {}", optimizer, config.eps), "pass a small number above 0");
+  return config;
+}
+
+void set_adamw_corrections(StepScalars& scalars, std::int64_t updates, float beta1, float beta2) {
+  const auto correction = [&](float beta) {
+    return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), updates + 1));
+  };
+  scalars.bias_correction1 = correction(beta1);
+  scalars.bias_correction2 = correction(beta2);
+}
+
+AdamW::AdamW(Executor& executor, const AdamWConfig& config)
+    : Optimizer(executor,
+                {.name = "AdamW",
+                 .state = {"m", "v"},
+                 .settings = {{"AdamW's beta1", fmt::to_string(config.beta1)},
+                              {"AdamW's beta2", fmt::to_string(config.beta2)},
+                              {"AdamW's eps", fmt::to_string(config.eps)}}},
+                shared_options(checked_adamw("AdamW", config))),
+      config_(config) {}
+
+void AdamW::set_corrections(StepScalars& scalars, std::int64_t updates) const {
+  set_adamw_corrections(scalars, updates, config_.beta1, config_.beta2);
+}
+
+Optimizer::UnitUpdate AdamW::unit_update() const {
+  return [&kernels = kernels(), config = config_](ExecContext& exec, const std::vector<Slice>& slices) {
+    kernels.adamw(exec, Slice::ranges_of(slices), {config.beta1, config.beta2, config.eps});
+  };
+}
+
+}  // namespace zs

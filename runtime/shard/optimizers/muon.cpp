@@ -1,0 +1,307 @@
+#include "runtime/shard/optimizers/muon.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "runtime/base/name_pattern.h"
+#include "runtime/base/usage_error.h"
+#include "runtime/shard/optimizers/adamw.h"
+#include "runtime/shard/optimizers/matrix_exchange.h"
+#include "runtime/tensor/host_view.h"
+
+namespace zs {
+namespace {
+
+constexpr int kIterations = 5;
+/// Of X := a X + (b A + c A A) X, A = X X' (Jordan et al. 2024).
+constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f, kEps = 1e-7f;
+
+bool is_named(const std::vector<std::string>& patterns, const std::string& name) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::string& pattern) { return NamePattern(pattern).matches(name); });
+}
+
+bool is_matrix(const MuonConfig& config, const FlatView& view) {
+  return view.shape.rank() == 2 && view.numel > 0 && is_named(config.matrices, view.name);
+}
+
+const MuonConfig& checked(const Executor& executor, const MuonConfig& config) {
+  for (const auto& [name, value] :
+       {std::pair("momentum", config.momentum), std::pair("beta1", config.beta1), std::pair("beta2", config.beta2)}) {
+    if (!(value >= 0 && value < 1))
+      throw UsageError(fmt::format("Muon: a {} of {}", name, value), "pass 0 or more, and less than 1");
+  }
+  checked_adamw("Muon", {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps});
+  if (config.nesterov && config.momentum == 0)
+    throw UsageError("Muon: nesterov without a momentum", "pass a momentum above 0, or nesterov = false");
+  for (const std::string& pattern : config.matrices) {
+    const auto has_one = [&](const FlatParameter& unit) {
+      const auto& views = unit.layout->views();
+      return std::any_of(views.begin(), views.end(),
+                         [&](const FlatView& view) { return is_matrix({.matrices = {pattern}}, view); });
+    };
+    if (std::none_of(executor.units().begin(), executor.units().end(), has_one))
+      throw UsageError(fmt::format("Muon: no matrix has a name of \"{}\"", pattern),
+                       "name parameters of two dims as they are called, such as \"*.weight\"");
+  }
+  return config;
+}
+
+std::string as_text(const std::vector<std::string>& patterns) { return fmt::format("{}", fmt::join(patterns, ", ")); }
+
+/// A matrix x (rows, cols), and what its products take: as large as x, and twice (side, side).
+struct Products {
+  Buffer x, other, gram, square, norm;
+  std::int64_t rows, cols;
+
+  std::int64_t side() const { return std::min(rows, cols); }
+  bool is_wide() const { return rows <= cols; }
+  /// x x', or x' x where that is smaller.
+  MatmulDims of_gram() const { return {side(), side(), std::max(rows, cols), !is_wide(), is_wide()}; }
+  MatmulDims of_square() const { return {side(), side(), side()}; }
+  MatmulDims of_step() const { return {.m = rows, .n = cols, .k = side(), .beta = 1}; }
+};
+
+void normalise(ExecContext& exec, const KernelTable& kernels, const Products& p) {
+  const std::int64_t n = p.x.elems;
+  const auto dense = [](const Buffer& buffer) { return Strided{buffer, {1}}; };
+  const auto once = [](const Buffer& buffer) { return Strided{buffer, {0}}; };
+  kernels.map(exec, {.op = MapOp::mul, .shape = {n}, .out = dense(p.other), .in = {dense(p.x), dense(p.x)}});
+  kernels.sum(exec, p.norm, p.other, 1.0f);
+  kernels.map(exec, {.op = MapOp::sqrt, .shape = {1}, .out = dense(p.norm), .in = {dense(p.norm)}});
+  kernels.map(exec, {.op = MapOp::add,
+                     .shape = {1},
+                     .out = dense(p.norm),
+                     .in = {dense(p.norm), Strided{}},
+                     .constants = {0, kEps, 0}});
+  kernels.map(exec, {.op = MapOp::div, .shape = {n}, .out = dense(p.x), .in = {dense(p.x), once(p.norm)}});
+}
+
+/// x becomes orthogonal as far as a few steps go, times `factor`.
+void make_orthogonal(ExecContext& exec, const KernelTable& kernels, const Products& p, float factor) {
+  normalise(exec, kernels, p);
+  Buffer x = p.x, next = p.other;
+  for (int i = 0; i < kIterations; ++i) {
+    kernels.matmul(exec, p.gram, x, x, {}, p.of_gram());
+    kernels.matmul(exec, p.square, p.gram, p.gram, {}, p.of_square());
+    kernels.scale(exec, p.square, p.square, kC);
+    kernels.scale(exec, p.gram, p.gram, kB);
+    kernels.accumulate(exec, p.square, p.gram);
+    kernels.scale(exec, next, x, kA);
+    kernels.matmul(exec, next, p.is_wide() ? p.square : x, p.is_wide() ? x : p.square, {}, p.of_step());
+    std::swap(x, next);
+  }
+  kernels.scale(exec, p.x, x, factor);
+}
+
+double flops(std::int64_t rows, std::int64_t cols) {
+  const auto side = static_cast<double>(std::min(rows, cols)), length = static_cast<double>(std::max(rows, cols));
+  return 2 * kIterations * side * side * (2 * length + side);
+}
+
+}  // namespace
+
+/// A matrix in one update.
+struct Muon::Matrix {
+  std::size_t unit, view;
+  std::int64_t rows, cols;
+  Memory own = {};                                // of one that is held whole
+  std::shared_ptr<MatrixExchange> exchange = {};  // of one that is not
+  std::size_t place = 0;                          // in that
+  std::optional<Part> held = {};                  // what this rank holds of the weights and their state
+
+  std::int64_t numel() const { return rows * cols; }
+  /// What this rank holds of it.
+  Buffer part() const { return exchange ? exchange->part(place) : own.buffer(DType::f32, numel()); }
+  /// Empty where another rank has it.
+  Buffer whole() const { return exchange ? exchange->whole(place) : own.buffer(DType::f32, numel()); }
+};
+
+Muon::Muon(Executor& executor, const MuonConfig& config)
+    : Optimizer(executor,
+                {.name = "Muon",
+                 .state = {"m", "v"},
+                 .settings = {{"Muon's momentum", fmt::to_string(checked(executor, config).momentum)},
+                              {"Muon's nesterov", fmt::to_string(config.nesterov)},
+                              {"Muon's matrices", as_text(config.matrices)},
+                              {"AdamW's beta1", fmt::to_string(config.beta1)},
+                              {"AdamW's beta2", fmt::to_string(config.beta2)},
+                              {"AdamW's eps", fmt::to_string(config.eps)}},
+                 .has_state = [config](std::size_t which,
+                                       const FlatView& view) { return which == 0 || !is_matrix(config, view); },
+                 .is_apart = [config](const FlatView& view) { return is_matrix(config, view); }},
+                shared_options(config)),
+      config_(config) {}
+
+void Muon::set_corrections(StepScalars& scalars, std::int64_t updates) const {
+  set_adamw_corrections(scalars, updates, config_.beta1, config_.beta2);
+}
+
+Optimizer::UnitUpdate Muon::unit_update() const {
+  return [&kernels = kernels(), config = config_](ExecContext& exec, const std::vector<Slice>& slices) {
+    kernels.adamw(exec, Slice::ranges_of(slices), {config.beta1, config.beta2, config.eps});
+  };
+}
+
+/// The same on every rank, of units that are updated together.
+std::vector<Muon::Matrix> Muon::matrices(const std::vector<Apart>& units) {
+  Context& context = executor().context();
+  std::vector<Matrix> all;
+  for (const auto& [unit, parts] : units) {
+    const UnitLayout& layout = *executor().units()[unit].layout;
+    for (std::size_t i = 0; i < layout.views().size(); ++i) {
+      const FlatView& view = layout.views()[i];
+      if (!is_matrix(config_, view) || !is_updated(unit, i)) continue;
+      Matrix& matrix = all.emplace_back(Matrix{unit, i, view.shape[0], view.shape[1]});
+      const auto part = std::find_if(parts.begin(), parts.end(), [i](const Part& one) { return one.view == i; });
+      if (part != parts.end()) matrix.held = *part;
+      if (view.is_whole || layout.ranks() == 1)
+        matrix.own = context.pool().acquire(view.numel * size_of(DType::f32), context.stream(), "matrix");
+    }
+  }
+  share(all);
+  return all;
+}
+
+/// Units that are placed alike share an exchange.
+void Muon::share(std::vector<Matrix>& matrices) {
+  std::map<const Placement*, std::vector<std::size_t>> sharded;
+  std::vector<const Placement*> placements;  // in the order of units
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    if (matrices[i].own) continue;
+    const Placement* const placement = executor().units()[matrices[i].unit].placement.get();
+    if (sharded[placement].empty()) placements.push_back(placement);
+    sharded[placement].push_back(i);
+  }
+  for (const Placement* const placement : placements) {
+    std::vector<MatrixExchange::Matrix> of_exchange;
+    for (const std::size_t i : sharded[placement]) {
+      const Matrix& matrix = matrices[i];
+      of_exchange.push_back({&executor().units()[matrix.unit], matrix.view, flops(matrix.rows, matrix.cols)});
+    }
+    const auto exchange = std::make_shared<MatrixExchange>(executor(), std::move(of_exchange));
+    for (std::size_t place = 0; place < sharded[placement].size(); ++place) {
+      matrices[sharded[placement][place]].exchange = exchange;
+      matrices[sharded[placement][place]].place = place;
+    }
+  }
+}
+
+/// The scalars of the step for the kernel of SGD, in two ways: first those with which it adds the gradient up, without
+/// a learning rate, then, of each slot, those with which it adds what came of that, without a clip coefficient.
+Memory Muon::make_scalars() {
+  Context& context = executor().context();
+  const std::int64_t elems = (1 + slot_count()) * kScalars;
+  Memory memory = context.pool().acquire(elems * size_of(DType::f32), context.stream(), "scalars");
+  const Buffer out = memory.buffer(DType::f32, elems), in = all_scalars();
+  context.launch({"muon_scalars", {in}, {out}}, [&kernels = context.kernels(), in, out](ExecContext& exec) {
+    const auto set = [&](std::int64_t slot, std::size_t offset, float value) {
+      const auto place = slot * kScalars + static_cast<std::int64_t>(offset / sizeof(float));
+      fill_words(exec, out.slice(place, 1), std::bit_cast<std::uint32_t>(value));
+    };
+    kernels.copy(exec, out.slice(0, kScalars), in.slice(0, kScalars));
+    kernels.copy(exec, out.slice(kScalars, in.elems), in);
+    set(0, offsetof(StepScalars, lr), -1);
+    for (std::int64_t slot = 1; slot < out.elems / kScalars; ++slot)
+      set(slot, offsetof(StepScalars, clip_coefficient), 1);
+  });
+  return memory;
+}
+
+/// m := momentum m + g, and what a step goes by, m or g + momentum m, becomes the part of the matrix.
+void Muon::add_momentum(const std::vector<Matrix>& matrices, const Buffer& step) {
+  for (const Matrix& matrix : matrices) {
+    if (!matrix.held) continue;
+    const std::string& name = executor().units()[matrix.unit].layout->views()[matrix.view].name;
+    const Buffer out = matrix.part(), m = matrix.held->slice.state[0], grad = matrix.held->slice.grad;
+    const SgdOptions options{config_.momentum, config_.nesterov};
+    executor().context().launch({"muon_momentum:" + name, {grad, m, step}, {out, m}},
+                                [&kernels = kernels(), out, m, grad, step, options](ExecContext& exec) {
+                                  kernels.zero(exec, out);
+                                  kernels.sgd(exec, UpdateRange{out, grad, {}, m, {}, step}, options);
+                                });
+  }
+}
+
+void Muon::orthogonalise(const std::vector<Matrix>& matrices) {
+  Context& context = executor().context();
+  std::int64_t most = 0, most_side = 0;
+  for (const Matrix& matrix : matrices) {
+    if (matrix.whole().empty()) continue;
+    most = std::max(most, matrix.numel());
+    most_side = std::max(most_side, std::min(matrix.rows, matrix.cols));
+  }
+  if (most == 0) return;
+  const auto acquire = [&](std::int64_t elems) {
+    return context.pool().acquire(elems * size_of(DType::f32), context.stream(), "matrix");
+  };
+  const Memory other = acquire(most), gram = acquire(most_side * most_side), square = acquire(most_side * most_side),
+               norm = acquire(1);
+  for (const Matrix& matrix : matrices) {
+    const Buffer x = matrix.whole();
+    if (x.empty()) continue;
+    const std::int64_t side = std::min(matrix.rows, matrix.cols);
+    const Products products{x,
+                            other.buffer(DType::f32, x.elems),
+                            gram.buffer(DType::f32, side * side),
+                            square.buffer(DType::f32, side * side),
+                            norm.buffer(DType::f32, 1),
+                            matrix.rows,
+                            matrix.cols};
+    const auto& scratch = kernels().scratch.matmul;
+    const std::int64_t scratch_bytes =
+        std::max({scratch(products.of_gram()), scratch(products.of_square()), scratch(products.of_step())});
+    const float factor = 0.2f * std::sqrt(static_cast<float>(std::max(matrix.rows, matrix.cols)));
+    const std::string& name = executor().units()[matrix.unit].layout->views()[matrix.view].name;
+    context.launch(
+        {"muon:" + name, {x}, {x, products.other, products.gram, products.square, products.norm}, scratch_bytes},
+        [&kernels = kernels(), products, factor](ExecContext& exec) {
+          make_orthogonal(exec, kernels, products, factor);
+        });
+  }
+}
+
+void Muon::apply(const std::vector<Matrix>& matrices, const Buffer& steps) {
+  for (const Matrix& matrix : matrices) {
+    if (!matrix.held) continue;
+    Part part = *matrix.held;
+    const std::string& name = executor().units()[matrix.unit].layout->views()[matrix.view].name;
+    part.slice.grad = matrix.part();
+    part.slice.scalars = steps.slice(part.slot * kScalars, kScalars);
+    const Buffer master = part.slice.master;
+    std::vector<Part> parts;
+    OpInfo info{"muon_step:" + name, {master, part.slice.grad, part.slice.scalars}, {master}};
+    parts.push_back(std::move(part));
+    launch_parts(
+        std::move(info), std::move(parts), of_each([&kernels = kernels()](ExecContext& exec, const Slice& slice) {
+          kernels.sgd(exec,
+                      UpdateRange{slice.master, slice.grad, slice.copy, {}, {}, slice.scalars, slice.weight_decay},
+                      {0, false});
+        }));
+  }
+}
+
+void Muon::update_apart(std::vector<Apart> units) {
+  const std::vector<Matrix> all = matrices(units);
+  if (all.empty()) return;
+  const Memory scalars = make_scalars();
+  const Buffer both = scalars.buffer(DType::f32, (1 + slot_count()) * kScalars);
+  std::vector<std::shared_ptr<MatrixExchange>> exchanges;
+  for (const Matrix& matrix : all)
+    if (matrix.exchange && std::find(exchanges.begin(), exchanges.end(), matrix.exchange) == exchanges.end())
+      exchanges.push_back(matrix.exchange);
+  add_momentum(all, both.slice(0, kScalars));
+  for (const auto& exchange : exchanges) exchange->gather();
+  orthogonalise(all);
+  for (const auto& exchange : exchanges) exchange->scatter();
+  apply(all, both.slice(kScalars, slot_count() * kScalars));
+}
+
+}  // namespace zs

@@ -1,0 +1,69 @@
+// The average of the weights that an optimizer keeps if it is asked to.
+
+#include <cstddef>
+
+#include "runtime/base/usage_error.h"
+#include "runtime/shard/optimizers/optimizer.h"
+
+namespace zs {
+
+/// By the kernel of SGD: of a gradient -w, a decay of 1 and the learning rate 1 - average. What is not trained, or not
+/// yet, is the weights.
+void Optimizer::update_average() {
+  Context& context = executor_.context();
+  const auto skip_of = [](const Buffer& scalars) {
+    return scalars.slice(offsetof(StepScalars, skip) / sizeof(float), 1);
+  };
+  std::vector<Buffer> skips;
+  for (std::int64_t slot = 0; slot < slot_count(); ++slot) skips.push_back(skip_of(average_scalars(slot)));
+  context.launch({"average_skip", {skip_of(scalars(0))}, skips},
+                 [&kernels = context.kernels(), skips, from = skip_of(scalars(0))](ExecContext& exec) {
+                   for (const Buffer& skip : skips) kernels.copy(exec, skip, from);
+                 });
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    if (executor_.units()[unit].is_frozen) continue;
+    const Buffer master = executor_.units()[unit].master_buffer(), average = state(definition_.state.size(), unit);
+    std::vector<UpdateRange> updates, copies;
+    for (const Range& range : units_[unit].held) {
+      const std::int64_t count = units_[unit].updates[range.view];
+      const bool was_updated = is_updated(unit, range.view);
+      if (!was_updated && count > 0) continue;
+      UpdateRange part{average.slice(range.offset, range.count), master.slice(range.offset, range.count)};
+      part.weight_decay = 1;
+      if (was_updated) part.scalars = average_scalars(place_of({count, range.lr_scale}));
+      (was_updated ? updates : copies).push_back(part);
+    }
+    context.launch({"average:" + executor_.units()[unit].name, {master, average, every_scalars()}, {average}},
+                   [&kernels = context.kernels(), updates, copies](ExecContext& exec) {
+                     for (const UpdateRange& part : copies) kernels.copy(exec, part.master, part.grad);
+                     kernels.sgd(exec, updates, {0, false});
+                   });
+  }
+}
+
+/// The gradient's shards, which nobody needs between steps, hold the one meanwhile.
+void Optimizer::swap_average() {
+  if (!has_average()) throw UsageError(fmt::format("{} has no average", name_), "build it with one");
+  executor_.step().check_between_steps("swap_average()");
+  executor_.wait_readers();
+  Context& context = executor_.context();
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    const FlatParameter& flat = executor_.units()[unit];
+    if (flat.is_frozen) continue;
+    for (const Range& range : units_[unit].held) {
+      if (units_[unit].updates[range.view] == 0) continue;
+      const auto part = [&](const Buffer& all) { return all.slice(range.offset, range.count); };
+      const Buffer a = part(flat.master_buffer()), b = part(state(definition_.state.size(), unit)),
+                   c = part(flat.held_grad_buffer());
+      context.launch({"swap_average", {a, b}, {a, b, c}}, [&kernels = context.kernels(), a, b, c](ExecContext& exec) {
+        kernels.copy(exec, c, a);
+        kernels.copy(exec, a, b);
+        kernels.copy(exec, b, c);
+      });
+    }
+  }
+  context.device().synchronize();
+  executor_.masters_loaded();
+}
+
+}  // namespace zs

@@ -1,0 +1,80 @@
+// Updates in backward, unit by unit, as soon as each gradient is reduced.
+#include <algorithm>
+
+#include "runtime/base/usage_error.h"
+#include "runtime/shard/optimizers/optimizer.h"
+
+namespace zs {
+
+Optimizer::~Optimizer() {
+  settle();
+  if (hook_ < 0) return;
+  executor_.forget_hook(hook_);
+  executor_.end_transient_gradients();
+}
+
+/// What needs the gradients of more than one unit at once, or an order of its own, comes behind backward.
+void Optimizer::check_in_backward() const {
+  if (executor_.has_transient_gradients()) {
+    throw UsageError(fmt::format("{} of a runtime whose gradients another optimizer takes in backward", name_),
+                     "end that one first: it is the only one of its runtime");
+  }
+  if (!options_.in_backward) return;
+  const auto refuse = [&](const std::string& why, const char* what_to_do) {
+    throw UsageError(fmt::format("{} in backward {}", name_, why), what_to_do);
+  };
+  if (options_.clip != 0) {
+    refuse(fmt::format("with clip = {}: the norm of all gradients is known behind it only", options_.clip),
+           "set clip = 0, or leave in_backward out");
+  }
+  if (has_average())
+    refuse("with an average of the weights, which is updated behind it", "set average = 0, or leave in_backward out");
+  if (definition_.is_apart) refuse("updates by what ranks exchange behind it", "leave in_backward out");
+}
+
+void Optimizer::start_in_backward() {
+  executor_.make_gradients_transient(name_);
+  hook_ = executor_.on_reduced([this](int unit) { update_in_backward(unit); });
+}
+
+void Optimizer::check_time(const char* call, bool is_wanted) const {
+  if (options_.in_backward == is_wanted) return;
+  throw UsageError(
+      fmt::format("{} of {}, which updates {}", call, name_, is_wanted ? "behind backward" : "in backward"),
+      is_wanted ? "call step(), or set in_backward = true"
+                : "call begin_step() before the step's last micro-batch, and end_step() behind it");
+}
+
+void Optimizer::begin_step(float lr) {
+  check_time("begin_step()", true);
+  executor_.step().check_no_micro_batch("begin_step()");
+  executor_.check_no_update_is_open("begin_step()");
+  set_scalars(lr, 1);
+  for (Unit& unit : units_) std::fill(unit.slots.begin(), unit.slots.end(), kNotUpdated);
+  has_begun_ = true;
+}
+
+void Optimizer::update_in_backward(int unit) {
+  if (!has_begun_)
+    throw UsageError(fmt::format("{} in backward has no learning rate for this step", name_),
+                     "call begin_step() before the step's last micro-batch begins");
+  executor_.take_gradient(unit);
+  note_updated(static_cast<std::size_t>(unit));
+  update_units({static_cast<std::size_t>(unit)});
+  executor_.updated_in_backward(unit);
+}
+
+void Optimizer::end_step() {
+  check_time("end_step()", true);
+  if (!has_begun_)
+    throw UsageError(fmt::format("end_step() of {} before its begin_step()", name_),
+                     "call begin_step() before the step's last micro-batch begins");
+  executor_.step().check_update();
+  has_begun_ = false;
+  executor_.wait_reductions();
+  count_updates();
+  executor_.clear_gradients();
+  executor_.masters_updated();
+}
+
+}  // namespace zs

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <optional>
+
+#include "comm/comm_dtype.h"
+#include "runtime/base/dtype.h"
+#include "runtime/shard/placement/gather_format.h"
+
+namespace zs {
+
+/// In what a unit computes, and what it takes and gives. f32 or bf16 everywhere; master weights, reduced gradients and
+/// the optimizer's state are f32 in any case. Gradients that are accumulated whole over several micro-batches are so in
+/// f32, and rounded once.
+struct MixedPrecisionPolicy {
+  DType param = DType::f32;                     ///< runtime parameters and activations
+  DType reduce = DType::f32;                    ///< what a reduction carries; bf16 only where param is
+  std::optional<DType> output = {};             ///< of what the unit hands on (Module::output); none: as it is computed
+  bool cast_forward_inputs = true;              ///< what comes into the unit (Module::input) is cast to param
+  const GatherFormat* gather_format = nullptr;  ///< of what is gathered; null: as it is
+  CommDType reduce_comm_dtype = CommDType::exact;  ///< how reduce-scattered gradients travel
+  bool rounds_stochastically =
+      false;  ///< the masters' bf16 copy: up or down at random (KernelTable::stochastic_cast), else to nearest
+  bool is_full_in_evaluation = false;  ///< an evaluation gathers the f32 master weights, and hands on f32
+
+  bool operator==(const MixedPrecisionPolicy&) const = default;
+};
+
+}  // namespace zs

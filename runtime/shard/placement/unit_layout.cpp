@@ -1,0 +1,73 @@
+#include "runtime/shard/placement/unit_layout.h"
+
+#include <algorithm>
+
+#include "runtime/shard/placement/flat_layout.h"
+#include "runtime/shard/placement/per_parameter_layout.h"
+
+namespace zs {
+
+void UnitLayout::check_rank(int rank) const { ZS_CHECK(rank >= 0 && rank < ranks_, "rank {} of {}", rank, ranks_); }
+
+std::vector<ShardSegment> UnitLayout::held_segments(int rank) const {
+  std::vector<ShardSegment> held = segments(rank);
+  std::erase_if(held, [&](const ShardSegment& segment) { return views_[segment.view].is_whole; });
+  for (std::size_t i = 0; i < views_.size(); ++i) {
+    const FlatView& view = views_[i];
+    if (view.is_whole && view.numel > 0) held.push_back({i, held_offset(view), 0, view.numel, view.numel, view.numel});
+  }
+  return held;
+}
+
+std::vector<std::pair<std::int64_t, std::int64_t>> UnitLayout::padding() const {
+  std::vector<std::pair<std::int64_t, std::int64_t>> used, gaps;
+  for (const FlatView& view : views_) used.emplace_back(view.offset, view.numel);
+  std::sort(used.begin(), used.end());
+  used.emplace_back(full_elems(), 0);
+  std::int64_t end = 0;
+  for (const auto& [offset, count] : used) {
+    if (offset > end) gaps.emplace_back(end, offset - end);
+    end = offset + count;
+  }
+  return gaps;
+}
+
+void UnitLayout::cut(std::vector<ShardSegment>& segments, bool of_whole, const Range& range,
+                     std::int64_t shard_offset) const {
+  for (std::size_t i = 0; i < views_.size(); ++i) {
+    const FlatView& view = views_[i];
+    if (view.is_whole != of_whole) continue;
+    const std::int64_t first = std::max(range.begin, view.offset),
+                       count = std::min(range.end, view.offset + view.numel) - first;
+    if (count > 0)
+      segments.push_back({i, shard_offset + first - range.begin, first - view.offset, count, count, count});
+  }
+}
+
+FlatView UnitLayout::view_of(const Parameter& parameter) {
+  return {parameter.name(), parameter.shape(), 0, parameter.numel(), parameter.has_decay(), parameter.init()};
+}
+
+const char* name_of(Layout layout) { return layout == Layout::flat ? "flat" : "per_parameter"; }
+
+void check(const LayoutOptions& options) {
+  ZS_CHECK(options.min_shard_bytes >= 0, "parameters below {} bytes", options.min_shard_bytes);
+  if (options.layout == Layout::per_parameter || (options.min_shard_bytes == 0 && !options.dim)) return;
+  throw Error(ExitCode::config,
+              fmt::format("{} does not go with the flat layout",
+                          options.dim ? "a choice of dims" : "a size below which parameters stay whole"),
+              {}, "use the layout per_parameter");
+}
+
+std::shared_ptr<const UnitLayout> make_layout(const LayoutOptions& options, const std::vector<Parameter*>& parameters,
+                                              DType runtime_dtype, int ranks, int finest) {
+  check(options);
+  if (options.layout == Layout::flat) return std::make_shared<FlatLayout>(parameters, runtime_dtype, ranks, finest);
+  const std::vector<int> dims = chosen_dims(options, parameters);
+  // One rank holds every parameter whole, in whatever layout.
+  if (ranks == 1) return std::make_shared<FlatLayout>(parameters, runtime_dtype, ranks, finest);
+  return std::make_shared<PerParameterLayout>(parameters, dims, options.min_shard_bytes, runtime_dtype,
+                                              PerParameterLayout::Cut{ranks, finest});
+}
+
+}  // namespace zs
