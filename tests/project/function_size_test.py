@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """No file of the product or its tests has more than 400 lines; no function of the product more than 60 lines or 6 parameters, in kernels/ 80 lines,
-and 10 parameters, for each buffer of an op is one.
+and 10 parameters, for each buffer of an op is one; no class more than 40 methods, but for those of LARGE_CLASSES, whose numbers only fall.
 Usage: function_size_test.py SOURCE_ROOT   (or --self-test)"""
 
 import pathlib
@@ -11,6 +11,8 @@ FOLDERS = ("runtime", "kernels", "comm", "model", "bench")
 SUFFIXES = {".h", ".cpp", ".cu"}
 TESTS, TEST_SUFFIXES, GENERATORS = "tests", SUFFIXES | {".py"}, "tests/data/"
 MAX_FILE_LINES = 400
+MAX_METHODS = 40
+LARGE_CLASSES = {"Trainer": 89, "Optimizer": 85, "Executor": 81, "Scheduler": 70, "Watchdog": 63, "ShardedRuntime": 61, "Communicator": 59, "Session": 51}
 TAG = re.compile(r",\s*std::index_sequence<[^>]*>(?:\s+\w+)?\s*(?=\))")  # chooses the instance, and carries nothing
 # Comments, strings and character constants; a quote between digits separates them.
 HIDDEN = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])*\'', re.S)
@@ -75,6 +77,53 @@ def functions(text):
         yield line, lines, count, name.group(1) if name else "?"
 
 
+CLASS = re.compile(r"\b(?<!enum )(?:class|struct)\s+(?:\[\[\w+\]\]\s*)?(\w+)(?:\s+final)?(?:\s*:[^;{(]*)?\s*\{")
+NO_METHOD = re.compile(r"\b(?:using|friend|typedef|static_assert)\b")
+
+
+def statements(body):
+    """The statements of a class's body, without those of inner braces."""
+    depth, begin, flat = 0, 0, []
+    for at, c in enumerate(body):
+        depth += (c in "{(") - (c in "})")
+        if depth == 0 and c in ";}":
+            flat.append(body[begin : at + 1])
+            begin = at + 1
+    return flat
+
+
+def is_method(statement):
+    head = re.sub(r"\b(?:public|private|protected)\s*:(?!:)", " ", statement)
+    while (shorter := re.sub(r"<[^<>]*>", "", head)) != head:
+        head = shorter
+    if NO_METHOD.search(head) or CLASS.search(head):
+        return False
+    return "operator" in head or re.match(r"[^={(]*[\w~]\s*\((?!\s*\*)", head) is not None
+
+
+def classes(text):
+    """(line, name, number of methods) of every class; overloads count each, inner classes by themselves."""
+    text = DIRECTIVE.sub(blank, HIDDEN.sub(blank, text))
+    for match in CLASS.finditer(text):
+        depth, at = 1, match.end()
+        while depth > 0 and at < len(text):
+            depth += (text[at] == "{") - (text[at] == "}")
+            at += 1
+        yield text.count("\n", 0, match.start()) + 1, match.group(1), sum(map(is_method, statements(text[match.end() : at - 1])))
+
+
+def check_classes(found, large):
+    """`found`: (file, line, class, methods) of all classes. A class of the list must have as many as it says: who makes it smaller lowers the number."""
+    problems = [f"{name}:{line}: {kind} has {methods} methods, {large.get(kind, MAX_METHODS)} at most"
+                for name, line, kind, methods in found if methods > large.get(kind, MAX_METHODS)]
+    most = {}
+    for _, _, kind, methods in found:
+        most[kind] = max(methods, most.get(kind, 0))
+    problems += [f"{kind} has {most.get(kind, 0)} methods: lower its number in LARGE_CLASSES ({count}), or remove it there"
+                 for kind, count in large.items() if most.get(kind, 0) < count]
+    return problems
+
+
 def check(name, text):
     """Of a test only the lines count; of one that makes data, as long as its table is, not even those."""
     lines = text.count("\n")
@@ -102,7 +151,30 @@ def self_test():
              ("tests/a/a_test.py", 400 * "x = 1\n", 0), ("tests/a/a_test.py", 401 * "x = 1\n", 1), ("tests/a/a_test.cpp", 401 * "int x;\n", 1),
              ("tests/data/a/make.py", 401 * "x = 1\n", 0), ("tests/a/a.h", "void f(int x) {\n" + 80 * body + "}\n", 0),
              ("model/a.cpp", "namespace {\nvoid f() {\n  const auto g = [&](int x) {\n" + 60 * body + "  };\n}\n}\n", 1)]
-    return [f"{check(name, text)} of {text[:60]!r}, expected {count}" for name, text, count in cases if len(check(name, text)) != count]
+    wrong = [f"{check(name, text)} of {text[:60]!r}, expected {count}" for name, text, count in cases if len(check(name, text)) != count]
+    text = """class A : public B<int> {
+ public:
+  A(int x) : a_{x} { f(); g(); }
+  ~A();
+  A& operator=(const A&) = delete;
+  std::function<void(int)> on_end;
+  template <class T> T get(std::map<int, T> all) const { return {}; }
+  enum class Kind { one, two };
+  struct Inner { int x = 0; void f(); };
+  static constexpr int kMost = most(3);
+  using F = void (*)(int);
+  int (*pointer)(int);
+ private:
+  [[nodiscard]] virtual int h() = 0;
+  int a_ = f(3);
+};
+"""
+    if list(classes(text)) != [(1, "A", 5), (9, "Inner", 1)]:
+        wrong.append(f"{list(classes(text))}")
+    for methods, large, count in ((40, {}, 0), (41, {}, 1), (41, {"A": 41}, 0), (42, {"A": 41}, 1), (41, {"A": 42}, 1), (3, {"Gone": 41}, 1)):
+        if len(check_classes([("a.h", 1, "A", methods)], large)) != count:
+            wrong.append(f"{methods} methods with {large}")
+    return wrong
 
 
 def main():
@@ -113,13 +185,16 @@ def main():
     root = pathlib.Path(sys.argv[1])
     paths = [p for folder in FOLDERS for p in sorted((root / folder).rglob("*")) if p.suffix in SUFFIXES]
     paths += [p for p in sorted((root / TESTS).rglob("*")) if p.suffix in TEST_SUFFIXES]
-    count, problems = 0, []
+    count, problems, found = 0, [], []
     for path in paths:
         text = path.read_text(errors="replace")
-        count += 0 if path.is_relative_to(root / TESTS) else sum(1 for _ in functions(text))
+        if not path.is_relative_to(root / TESTS):
+            count += sum(1 for _ in functions(text))
+            found += [(path.relative_to(root).as_posix(), *one) for one in classes(text)]
         problems += check(path.relative_to(root).as_posix(), text)
+    problems += check_classes(found, LARGE_CLASSES)
     print("\n".join(problems))
-    print(f"{len(paths)} files, {count} functions, {len(problems)} too large")
+    print(f"{len(paths)} files, {count} functions, {len(found)} classes, {len(problems)} too large")
     return 1 if problems or count < 1000 else 0
 
 
