@@ -27,26 +27,27 @@ struct RankParts {
   std::span<const std::int64_t> counts;  ///< not needed after the call
 };
 
-/// What tells a communicator from all others of its world, the same for all its members: made from its parent's and the
-/// split.
+/// Name that distinguishes a communicator from all others of its world, alike on all its members: made from its
+/// parent's and the split.
 struct GroupName {
   std::uint64_t name = 0, splits = 0;
   GroupName child(int color) { return {mix64(name ^ mix64(++splits << 32 ^ static_cast<std::uint32_t>(color))), 0}; }
 };
 
-/// What a reduction does to the elements of all ranks.
+/// Operator by which a reduction combines the elements of all ranks.
 enum class ReduceOp : std::uint8_t { sum, max, min };
 
-/// How reduce_scatter treats its output: `overwrite` starts the sum from nothing, `accumulate` from what the output
-/// holds.
+/// Mode in which reduce_scatter treats its output: `overwrite` starts the sum from nothing, `accumulate` from what the
+/// output holds.
 enum class ReduceInto : std::uint8_t { overwrite, accumulate };
 
-/// What one operation of one rank is. It travels with the data of every operation, so that ranks which disagree are
-/// stopped before data mixes. Trivially copyable: transports send its bytes.
+/// Description of one operation of one rank. It travels with the data of every operation, so that ranks which disagree
+/// are stopped before data mixes. Trivially copyable: transports send its bytes.
 struct OpTag {
-  std::uint64_t hash = 0;        ///< of operation, unit, dtypes, count, and reduction, root or reduction
-  std::int64_t elems = 0;        ///< of the buffer named first in the operation
-  DType dtype = DType::f32;      ///< of the same buffer
+  /// hash of operation, unit, dtype, count, and variant: reduction operator, root or reduce mode
+  std::uint64_t hash = 0;
+  std::int64_t elems = 0;        ///< number of elements of the buffer named first in the operation
+  DType dtype = DType::f32;      ///< dtype of that buffer
   std::array<char, 63> text_{};  ///< "all_gather(blocks.3)", zero-terminated; a long unit keeps its end
 
   std::string_view text() const { return text_.data(); }
@@ -78,13 +79,13 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual const char* transport() const = 0;
-  /// Whether its operations move nothing, and results are whatever memory holds.
+  /// True if operations move nothing, and results are whatever memory holds.
   virtual bool is_idle() const { return false; }
 
   /// Memory the transport can use without a copy; one for the whole World. Buffers from elsewhere are legal, may be
   /// slower.
   virtual Allocator& arena() = 0;
-  /// Whether that is any better than ordinary memory of the device.
+  /// True if the arena is any better than ordinary memory of the device.
   virtual bool prefers_arena() const { return false; }
 
   /// full (size * n) := concatenation of every rank's shard (n), in rank order. In place when `shard` is this rank's
@@ -120,8 +121,9 @@ class Communicator {
   /// The stream goes on when every rank's stream has come here.
   void barrier(Stream& stream, std::string_view unit);
 
-  /// What it does is written down by the recorder, which outlives it; null: nowhere. Above 0, operations run on private
-  /// copies and end up to so many milliseconds later (comm/buffer_race_check.h). Before the first operation.
+  /// Lets `recorder`, which outlives this, write down the operations; null: nothing does. Delay above 0: operations run
+  /// on private copies and end up to so many milliseconds later (comm/buffer_race_check.h). `group` is the name. Call
+  /// before the first operation.
   void record_by(FlightRecorder* recorder, double race_check_delay_ms, GroupName group) {
     recorder_ = recorder;
     race_check_delay_ms_ = race_check_delay_ms;
@@ -139,13 +141,13 @@ class Communicator {
   /// know.
   void publish(Stream& stream, std::string_view unit, Buffer shard, Buffer window);
 
-  /// Whether operations run on private copies, to find who touches buffers that are in use (comm/buffer_race_check.h).
+  /// True if operations run on private copies, to find who touches buffers that are in use (comm/buffer_race_check.h).
   bool is_race_checked() const;
 
-  /// What this rank has sent so far, in all operations enqueued here.
+  /// Traffic that this rank has sent so far, in all operations enqueued here.
   const CommTraffic& traffic() const { return traffic_; }
-  /// What it has put into messages, as the transport moves it: nothing where ranks reach each other's memory. Without
-  /// what is enqueued and has not begun. Any thread.
+  /// Bytes that this rank has put into messages, as the transport moves them: nothing where ranks reach each other's
+  /// memory. Operations that are enqueued and have not begun are not counted. Any thread.
   virtual std::int64_t message_bytes() const { return 0; }
 
   /// Collective, blocks the host: ranks of equal `color`, 0 or more, form a communicator, ordered by (key, rank).
@@ -167,13 +169,13 @@ class Communicator {
     return 0;
   }
   virtual std::int64_t all_reduce_scratch_bytes(const Buffer& /*data*/) const { return 0; }
-  /// Those of do_packed_sum.
+  /// Scratch of do_packed_sum, in bytes.
   virtual std::int64_t packed_sum_scratch_bytes(const Buffer& full) const;
-  /// Of the host's page-locked memory, what any operation that moves data asks of its stream. `out`: empty where that
-  /// is `in`.
+  /// Page-locked memory of the host, in bytes, that any operation which moves data asks of its stream. `out`: empty
+  /// where it is `in`.
   virtual std::int64_t pinned_bytes(const Buffer& /*in*/, const Buffer& /*out*/) const { return 0; }
 
-  /// Of the stream, within the calls below.
+  /// Execution context of the stream, within the calls below.
   ExecContext& exec() const { return *exec_; }
   // Called on the stream's thread with checked arguments. Size 1 and counts of zero come here too. `scratch` has the
   // bytes asked for above.
@@ -184,13 +186,13 @@ class Communicator {
   virtual void do_all_to_all(const OpTag& tag, Buffer in, Buffer out) = 0;
   virtual void do_all_to_all_v(const OpTag& tag, const PartTable& parts, Buffer in, Buffer out) = 0;
   virtual void do_barrier(const OpTag& tag) = 0;
-  /// Whether the buffers are this host's memory. Only there the race-check mode (comm/buffer_race_check.h) works.
+  /// True if the buffers are this host's memory. Only there the race-check mode (comm/buffer_race_check.h) works.
   virtual bool is_on_host() const { return true; }
-  /// Whether a reduce_scatter of that dtype can be ReduceInto::accumulate.
+  /// True if a reduce_scatter of that dtype can be ReduceInto::accumulate.
   virtual bool adds_onto(DType /*dtype*/) const { return true; }
-  /// Whether that dtype can be reduced at all.
+  /// True if that dtype can be reduced at all.
   virtual bool adds(DType /*dtype*/) const { return true; }
-  /// Whether it has the following two, where the buffers are: else nothing travels as int8.
+  /// True if the next two functions are there, for buffers where they lie: else nothing travels as int8.
   virtual bool can_pack() const { return true; }
   /// As KernelTable's pack_int8 and reduce_int8: elements (slices, n), packed u8, one part after the
   /// other.
@@ -203,14 +205,14 @@ class Communicator {
   virtual void do_packed_sum(const OpTag& tag, Buffer full, Buffer shard, ReduceInto into, void* scratch);
 
  private:
-  /// What an operation takes along to its stream.
+  /// Record of an operation that it takes along to its stream.
   struct Ticket {
     OpTag tag;
     std::uint64_t sequence = 0;
     std::int64_t enqueued_ns = 0;
   };
   Ticket ticket(const OpTag& tag);
-  /// What it is enqueued as.
+  /// Declaration that an operation is enqueued with: `info`, with the pinned memory of the transport.
   OpInfo moving(OpInfo info, const Buffer& in, const Buffer& out) const {
     info.pinned_bytes = pinned_bytes(in, out);
     return info;
@@ -219,7 +221,7 @@ class Communicator {
   template <class Run>
   void perform(ExecContext& exec, const Ticket& ticket, const Run& run);
   BufferRaceCheck make_race_check(const Ticket& ticket) const;
-  /// What an operation does, from one buffer to the other.
+  /// Transfer that an operation makes, from one buffer to the other.
   using Exchange = std::function<void(Buffer in, Buffer out)>;
   void checked_all_gather(const Ticket& ticket, Buffer shard, Buffer full, const Exchange& gather);
   void checked_reduce_scatter(const Ticket& ticket, Buffer full, Buffer shard, const Exchange& reduce);

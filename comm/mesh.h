@@ -30,18 +30,18 @@ class Mesh {
   int size() const;
   bool has(std::string_view axis) const;
   int rank() const { return rank_; }
-  /// Whether the ranks lie on the grid in their own order.
+  /// True if the ranks lie on the grid in their own order.
   bool is_in_rank_order() const { return order_.empty(); }
-  /// The same mesh, seen from another rank.
+  /// This mesh, seen from another rank.
   Mesh at(int rank) const { return {axes_, rank, size(), order_}; }
   /// This rank's place along the axis.
   int coordinate(std::string_view axis) const { return coordinates_[index_of(axis)]; }
   /// The world ranks that differ from this one along `axis` only, in order of their coordinate; this one included.
   std::vector<int> ranks_along(std::string_view axis) const { return ranks_over({{std::string(axis)}}); }
-  /// The same along several axes; the last of them varies fastest.
+  /// World ranks that differ from this one along these axes only, this one included; the last axis varies fastest.
   std::vector<int> ranks_over(const std::vector<std::string>& axes) const;
-  /// What tells the groups over these axes, of all ranks, from groups over others, also those of another mesh: equal
-  /// numbers, equal groups.
+  /// Key that distinguishes the groups over these axes, of all ranks, from groups over others, also those of another
+  /// mesh: equal numbers, equal groups.
   std::vector<int> cut_over(const std::vector<std::string>& axes) const;
   /// Collective over the whole world, blocks the host: a communicator over `ranks_along(axis)`, for one stream.
   std::unique_ptr<Communicator> communicator(World& world, std::string_view axis) const {

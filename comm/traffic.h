@@ -9,7 +9,7 @@ enum class CommOp : std::uint8_t { all_gather, reduce_scatter, all_reduce, broad
 inline constexpr int kCommOps = 6;
 const char* name_of(CommOp op);
 
-/// What one rank sent through one communicator, by operation: counted when it is enqueued, and as the operation's
+/// Data that one rank sent through one communicator, by operation: counted when it is enqueued, and as the operation's
 /// definition needs it, not as one transport or the other moves it. Of n ranks, each sends its shard to the n - 1
 /// others in an all-gather; the others' n - 1 slices in a reduce-scatter; both, with equal parts of the data, in an
 /// all-reduce. A value.
@@ -37,7 +37,7 @@ struct CommTraffic {
     for (const Count& count : counts) sum += count.sent_bytes;
     return sum;
   }
-  /// What was added since `earlier`.
+  /// Difference between this and `earlier`.
   CommTraffic since(const CommTraffic& earlier) const {
     CommTraffic rest = *this;
     for (std::size_t i = 0; i < counts.size(); ++i) {

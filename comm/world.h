@@ -34,10 +34,10 @@ class World {
 
   /// Collective, blocks the host: a communicator over all ranks, for one stream.
   virtual std::unique_ptr<Communicator> communicator() = 0;
-  /// The same over buffers of the hosts' memory, whatever the others are for.
+  /// Collective: a communicator over buffers of the hosts' memory, whatever communicator() is for.
   virtual std::unique_ptr<Communicator> host_communicator() { return communicator(); }
-  /// The same by messages alone, as over transport mpi, where processes of one host read each other's memory otherwise;
-  /// of other worlds the same as communicator(). For comparisons.
+  /// Collective: a communicator by messages alone, as over transport mpi, where processes of one host otherwise read
+  /// each other's memory; of other worlds as communicator(). For comparisons.
   virtual std::unique_ptr<Communicator> message_communicator() { return communicator(); }
   /// Collective over all ranks of the world, blocks the host: a communicator over `ranks` (of the world, in the order
   /// wanted), for one stream. Every rank names the group that it belongs to itself; the groups are disjoint.
@@ -55,19 +55,19 @@ class World {
   /// Ends every rank of the job with this exit code. Does not return to a useful state: mpi ends the process; local
   /// aborts the group, so that every wait of every rank throws.
   virtual void abort(int code) noexcept = 0;
-  /// Whether a rank has ended the job, as far as this one can know without asking: nobody need wait for the others. Any
+  /// True if a rank has ended the job, as far as this one can know without asking: nobody need wait for the others. Any
   /// thread.
   virtual bool has_ended() const noexcept { return false; }
 
-  /// Watches over this rank; null where nobody does (a plan's ranks).
+  /// Watchdog over this rank; null where there is none (a plan's ranks).
   virtual Watchdog* watchdog() { return nullptr; }
 };
 
-/// How long ranks wait for each other, and what watches over them.
+/// Limits on how long ranks wait for each other, and the watch over them.
 struct WorldOptions {
   double timeout_s = 300;  ///< longest wait for a peer inside one operation
-  bool sums_in_rank_order =
-      false;  ///< over all ranks of a group, one after the other, also where hosts could sum up first
+  /// Sums are over all ranks of a group, one after the other, also where hosts could sum up first
+  bool sums_in_rank_order = false;
   /// Above 0, for debugging: operations run on private copies and end up to so many milliseconds later, so that whoever
   /// touches a buffer in use is found (comm/buffer_race_check.h).
   double race_check_delay_ms = 0;
@@ -83,15 +83,16 @@ std::unique_ptr<World> make_single_world(const WorldOptions& options);
 /// it too.
 std::unique_ptr<World> make_mpi_world(const WorldOptions& options);
 
-/// What of "auto", "hier", "shm", "mpi" and "null" `wanted` and the environment variable ZSHARD_TRANSPORT come to;
-/// Error(usage) for anything else, and where ZSHARD_HOSTS_OF makes no sense for a transport that asks it.
+/// Transport that `wanted` and the environment variable ZSHARD_TRANSPORT come to: "auto", "hier", "shm", "mpi" or
+/// "null". Error(usage) for anything else, and where ZSHARD_HOSTS_OF makes no sense for a transport that asks it.
 std::string chosen_transport(std::string_view wanted);
-/// The same over the transport that is `wanted`. "hier": chosen for every group by where its ranks are; shared memory,
-/// "shm", where all are on one host, messages, "mpi", where each is alone on its own, and both in their places where
-/// there are several hosts with several ranks. "auto" is what ZSHARD_TRANSPORT says, else hier; for a single rank mpi.
-/// The transport() of a hier world is the name of what it came to for all ranks. "null" is make_null_world. Where
-/// shared memory cannot be had on every rank, or ranks want different transports, all use mpi, and rank 0 says so in
-/// one line; in silence where a rank wants "", which is for one that has something else to tell the others.
+/// World of this process over the transport that is `wanted`. "hier": chosen for every group by where its ranks are;
+/// shared memory, "shm", where all are on one host, messages, "mpi", where each is alone on its own, and both in their
+/// places where there are several hosts with several ranks. "auto" is what ZSHARD_TRANSPORT says, else hier; for a
+/// single rank mpi. The transport() of a hier world is the name of what it came to for all ranks. "null" is
+/// make_null_world. Where shared memory cannot be had on every rank, or ranks want different transports, all use mpi,
+/// and rank 0 says so in one line; in silence where a rank wants "", which is for one that has something else to tell
+/// the others.
 std::unique_ptr<World> make_process_world(const WorldOptions& options, std::string_view wanted = "auto");
 
 /// `ranks` threads of this process as ranks: runs `body(world)` on each and returns when all have ended. The first
@@ -99,21 +100,21 @@ std::unique_ptr<World> make_process_world(const WorldOptions& options, std::stri
 /// soon as one throws.
 void run_local_world(int ranks, const WorldOptions& options, const std::function<void(World&)>& body);
 
-/// What moves the bytes between ranks.
+/// Transport that moves the bytes between ranks.
 enum class Transport : std::uint8_t { local, mpi, shm, hier, null, nccl, staged };
-/// For people: "hier (shm inside 2 hosts, mpi across)", else the name alone.
+/// Description for people: "hier (shm inside 2 hosts, mpi across)", else the name alone.
 std::string describe_transport(const World& world);
-/// What `World::transport()` says; local where that is a world without peers.
+/// Transport that `World::transport()` names; local where the world has no peers.
 Transport transport_of(const World& world);
 
-/// What the scratch of a world's operations depends on.
+/// Facts about a world that the scratch of its operations depends on.
 struct TransportInfo {
   Transport transport = Transport::local;
-  std::vector<int> hosts = {};  ///< of each rank, for hier
+  std::vector<int> hosts = {};  ///< host of each rank, for hier
   bool sums_in_rank_order = false;
 };
 
-/// What a meta world needs to stand for `world`.
+/// Facts that a meta world needs to stand for `world`.
 TransportInfo transport_info_of(const World& world);
 
 /// A rank that is said to be `rank` of `size`, for the meta device: operations are declared and checked, nothing moves.
@@ -127,14 +128,13 @@ std::unique_ptr<World> make_meta_world(int rank, int size, TransportInfo stands_
 std::unique_ptr<World> make_null_world(World& real);
 std::unique_ptr<World> make_null_world(std::unique_ptr<World> real);
 
-/// How the process was launched, read off the environment, before MPI is touched. Throws Error(usage) when a launcher's
-/// variables (PMI_SIZE, SLURM_STEP_NUM_TASKS in a step of srun, MPI_LOCALNRANKS, WORLD_SIZE ...) say several ranks and
-/// Open MPI's do not.
+/// Ways in which a process is launched, read off the environment, before MPI is touched.
 enum class Launch { single, mpirun };
-/// That of this process.
+/// Launch of this process. Throws Error(usage) when a launcher's variables (PMI_SIZE, SLURM_STEP_NUM_TASKS in a step of
+/// srun, MPI_LOCALNRANKS, WORLD_SIZE ...) say several ranks and Open MPI's do not.
 Launch detect_launch();
 
-/// Of the MPI library that this process has loaded: "Open MPI v4.1.4". May be asked before MPI has started.
+/// Version of the MPI library that this process has loaded: "Open MPI v4.1.4". May be asked before MPI has started.
 std::string mpi_version();
 
 }  // namespace zs

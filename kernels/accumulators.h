@@ -4,7 +4,7 @@
 
 #include "kernels/host_device.h"
 
-/// How reduce puts elements together, on every back end from this source.
+/// Accumulators: how reduce puts elements together, on every back end from this source.
 namespace zs {
 
 enum class ReduceKind : std::uint8_t { sum, max, argmax };

@@ -14,8 +14,8 @@ namespace zs {
 inline constexpr std::int64_t kCodeBlockElems = 256;
 inline constexpr int kCodes = 256;
 
-/// Which elements of a parameter a part of it has, as ShardSegment says it: runs of `run` elements, which begin
-/// `stride` apart, the first one at `first`.
+/// Elements of a parameter that a part of it has, as ShardSegment says it: runs of `run` elements, which begin `stride`
+/// apart, the first one at `first`.
 struct ElementRuns {
   std::int64_t first, run, stride;
 };
@@ -28,9 +28,9 @@ static constexpr std::int64_t blocks_of(const ElementRuns& part, std::int64_t el
   return last / kCodeBlockElems - first_block_of(part) + 1;
 }
 
-/// What the codes stand for, ascending, before they are scaled: 0, 1, and 7 decades below 1, of which each has twice as
-/// many values as the one below it, in the middles of equal parts. Signed ones have half as many, of both signs (but no
-/// -1).
+/// Values that the codes stand for, ascending, before they are scaled: 0, 1, and 7 decades below 1, of which each has
+/// twice as many values as the one below it, in the middles of equal parts. Signed ones have half as many, of both
+/// signs (but no -1).
 struct DynamicCodes {
   float values[kCodes];
 };
@@ -60,7 +60,8 @@ ZS_HOST_DEVICE int nearest_code(const float* middles, float x) {
   for (int step = kCodes / 2; step > 0; step /= 2) code += x > middles[code + step - 1] ? step : 0;
   return code;
 }
-/// The same of a second moment, whose codes are not signed: what is above 0 stays so, since a step is divided by it.
+/// Nearest code of a second moment, whose codes are not signed: what is above 0 stays so, since a step is divided by
+/// it.
 ZS_HOST_DEVICE int nearest_code_above_zero(const float* middles, float x) {
   const int code = nearest_code(middles, x);
   return code == 0 && x > 0.0f ? 1 : code;

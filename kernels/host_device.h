@@ -6,6 +6,6 @@
 #else
 #define ZS_ON_BOTH
 #endif
-/// The same of the kernels' own functions. Static, because an instruction set's own copy must stay its own
-/// (kernels/cpu/isa.h).
+/// Marks the kernels' own functions, likewise for host and device. Static, because an instruction set's own copy must
+/// stay its own (kernels/cpu/isa.h).
 #define ZS_HOST_DEVICE static ZS_ON_BOTH inline

@@ -27,7 +27,7 @@ struct MatmulDims {
   std::int64_t batch = 1;
 };
 
-/// Of a product; bias may be empty.
+/// Buffers of a product; bias may be empty.
 struct MatmulBuffers {
   Buffer c, a, b, bias;
 };
@@ -91,12 +91,12 @@ struct BlockwiseAdamW {
   Buffer master, copy, grad, scalars;  ///< here and of weight_decay: as UpdateRange has them
   Buffer m, v;                         ///< u8 (n): signed codes, unsigned ones
   Buffer m_scales, v_scales;           ///< f32 (blocks_of): of the blocks that the part has elements of
-  Buffer new_m_scales, new_v_scales;   ///< the same behind the step
+  Buffer new_m_scales, new_v_scales;   ///< scales of these blocks after the step
   ElementRuns part;
   float weight_decay;
 };
 
-/// Which elements of a parameter a part of it has, as ElementRuns says it. key: of the parameter's random numbers.
+/// Elements of a parameter that a part of it has, as ElementRuns says it. key: of the parameter's random numbers.
 struct StochasticRounding {
   std::uint64_t key;
   std::int64_t first, run, stride;
@@ -107,24 +107,23 @@ struct RowCopy {
   std::int64_t rows, run, out_stride, in_stride;
 };
 
-/// What a norm normalises: x, or, with a residual, sum := x + residual, written in the same pass. All of x's dtype: the
-/// sum is rounded to it before it is normalised. sum may be x or residual.
+/// Input of a norm: x, or, with a residual, sum := x + residual, written in the same pass. All have x's dtype: the sum
+/// is rounded to it before it is normalised. sum may be x or residual.
 struct NormInput {
   Buffer x, residual, sum;
   NormInput(Buffer input) : x(input) {}  // NOLINT(google-explicit-constructor): x alone is one
   NormInput(Buffer input, Buffer added, Buffer total) : x(input), residual(added), sum(total) {}
 };
 
-/// What comes back to a norm: dy, and, with it, what comes back to its input past it, of x's dtype: it is added to what
-/// the norm passes on, rounded to that dtype first, in the same pass.
+/// Gradients that come back to a norm: dy, and, with it, `skip`, which comes back to the norm's input past it and has
+/// x's dtype: it is added to what the norm passes on, rounded to that dtype first, in the same pass.
 struct NormGradient {
   Buffer dy, skip;
   NormGradient(Buffer gradient) : dy(gradient) {}  // NOLINT(google-explicit-constructor): dy alone is one
   NormGradient(Buffer gradient, Buffer past) : dy(gradient), skip(past) {}
 };
 
-/// How the elements of a buffer, from its first one on, belong to those of a shape: strides[d] apart in dim d; 0:
-/// broadcast.
+/// Buffer whose elements, from its first one on, belong to those of a shape: strides[d] apart in dim d; 0: broadcast.
 struct Strided {
   Buffer buffer;
   std::array<std::int64_t, Shape::kMaxDims> strides{};
@@ -161,8 +160,8 @@ struct LineDims {
   bool each_its_own = false;
 };
 
-/// Which elements dropout keeps: that of index first + i follows from this and the key alone. probability: of an
-/// element to be dropped.
+/// Elements that dropout keeps: the fate of the one at index first + i follows from this and the key alone.
+/// probability: of an element to be dropped.
 struct DropoutMask {
   std::uint64_t key;
   std::int64_t first;
@@ -217,9 +216,9 @@ struct KernelTable {
   void (*pack_int8)(ExecContext& ctx, Buffer packed, Buffer elements, int slices);
   /// elements (slices, n) := packed
   void (*unpack_int8)(ExecContext& ctx, Buffer elements, Buffer packed, int slices);
-  /// The same two with elements in e4m3 (kernels/fp8.h), the largest magnitude of a block being 448 times its scale: a
-  /// decoded element differs from the original by at most 1/16 of it or 1/450,000 of the largest, and by the rounding
-  /// of f32 and of its own dtype
+  /// pack_int8 and unpack_int8 with elements in e4m3 (kernels/fp8.h), the largest magnitude of a block being 448 times
+  /// its scale: a decoded element differs from the original by at most 1/16 of it or 1/450,000 of the largest, and by
+  /// the rounding of f32 and of its own dtype
   void (*pack_fp8)(ExecContext& ctx, Buffer packed, Buffer elements, int slices);
   void (*unpack_fp8)(ExecContext& ctx, Buffer elements, Buffer packed, int slices);
   /// out (n) := [out +] the sum of so many parts, packed (parts * packed_bytes(n)), in their order
@@ -242,9 +241,9 @@ struct KernelTable {
 
   /// see MatmulDims; bias is empty or (n), of c's, or a's, dtype
   void (*matmul)(ExecContext& ctx, Buffer c, Buffer a, Buffer b, Buffer bias, const MatmulDims& dims);
-  /// The same, and y (m, n) := gelu, by tanh, of it; beta is 0, c and y have a's dtype. y may be of the sum before that
-  /// is rounded to c. Here and in the next kernel the scratch is matmul's. Both are null in a back end that has no such
-  /// products.
+  /// matmul, and y (m, n) := gelu, by tanh, of its result; beta is 0, c and y have a's dtype. y may be of the sum
+  /// before that is rounded to c. Here and in the next kernel the scratch is matmul's. Both are null in a back end that
+  /// has no such products.
   void (*matmul_gelu)(ExecContext& ctx, Buffer y, const MatmulBuffers& product, const MatmulDims& dims);
   /// c := product * gelu'(x), by tanh; x (m, n); beta is 0, there is no bias, c and x have a's dtype. The product may
   /// be rounded to that dtype or not.
@@ -305,7 +304,7 @@ struct KernelTable {
   /// dqkv (as qkv) from dout, recomputing the probabilities block by block from lse
   void (*attention_backward)(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, Buffer qkv, Buffer lse,
                              const AttentionDims& dims);
-  /// The same attention of the last dims.time tokens of one sequence, at positions `first` on, whose keys and values
+  /// attention_forward for the last dims.time tokens of one sequence, at positions `first` on, whose keys and values
   /// are cached: out (time, heads, head_dim) from the queries of qkv. A row of cache (first + time or more, 2 kv_heads
   /// head_dim) is a token's keys, then its values. scores: f32 (time heads, first + time + head_dim) or more, to work
   /// in.
@@ -380,7 +379,7 @@ const KernelTable& cpu_kernels();
 const KernelTable& cuda_kernels();
 /// "amx", "avx512", "avx2" or "baseline": what cpu_kernels() chose.
 const char* cpu_isa();
-/// Whether products of bf16 run in bf16 here, or through f32.
+/// True if products of bf16 run in bf16 here; false if they go through f32.
 bool cpu_has_bf16_products();
 
 }  // namespace zs

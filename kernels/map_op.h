@@ -6,11 +6,11 @@
 
 #include "kernels/host_device.h"
 
-/// What map computes of each element, on every back end from this source. Functions of libm: a unit in the last place
-/// or two.
+/// Functions that map computes of each element, on every back end from this source. Functions of libm: a unit in the
+/// last place or two.
 namespace zs {
 
-/// Of a, b and c, in that order.
+/// Operations on a, b and c, in that order.
 enum class MapOp : std::uint8_t {
   copy,
   add,
@@ -81,7 +81,7 @@ ZS_HOST_DEVICE float map_value(float a, float b, float c) {
   if constexpr (kOp == MapOp::sigmoid) return sigmoid_of(a);
   if constexpr (kOp == MapOp::relu) return a < 0.0f ? 0.0f : a;  // NaN stays NaN
   if constexpr (kOp == MapOp::silu) return a * sigmoid_of(a);
-  if constexpr (kOp == MapOp::abs) return a < 0.0f ? -a : a + 0.0f;  // of -0: 0
+  if constexpr (kOp == MapOp::abs) return a < 0.0f ? -a : a + 0.0f;  // -0 gives 0
   if constexpr (kOp == MapOp::clamp) return a < b ? b : a > c ? c : a;
   if constexpr (kOp == MapOp::eq) return a == b ? 1.0f : 0.0f;
   if constexpr (kOp == MapOp::lt) return a < b ? 1.0f : 0.0f;

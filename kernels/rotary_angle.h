@@ -15,7 +15,7 @@ static constexpr double rotary_turns(double ratio, std::int64_t pair) {
   return turns;
 }
 
-/// How positions beyond those of a first training are turned by less: all angles by 1 / factor (Chen et al. 2023,
+/// Scaling that turns positions beyond those of a first training by less: all angles by 1 / factor (Chen et al. 2023,
 /// position interpolation), or, with a context, so many positions of that training, as Llama 3.1 does it: pairs that
 /// turn less than `low` times in the context by 1 / factor, those that turn more than `high` times as before, and what
 /// lies between by a mean of both.
@@ -40,8 +40,8 @@ struct Rotation {
   float cosine, sine;
 };
 
-/// Of so many turns, at most 2^49 of them. Taylor's series up to x^16, of the part of the angle beyond the nearest
-/// quarter of a turn: what it leaves out is less than 1e-16.
+/// Rotation by so many turns, at most 2^49 of them. Taylor's series up to x^16, of the part of the angle beyond the
+/// nearest quarter of a turn: what it leaves out is less than 1e-16.
 static constexpr Rotation rotation_by(double turns) {
   constexpr double kRound = 0x1.8p52;  // adding it leaves the nearest integer in the low bits
   const double shifted = 4 * turns + kRound, x = 6.28318530717958647692 * (turns - 0.25 * (shifted - kRound)),

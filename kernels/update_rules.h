@@ -4,7 +4,7 @@
 
 #include "kernels/host_device.h"
 
-/// What an optimizer makes of one element, on every back end from this source, so that it gives the same bits
+/// Rules by which an optimizer updates one element, on every back end from this source, so that the bits are the same
 /// everywhere.
 namespace zs {
 
@@ -14,7 +14,7 @@ struct StepScalars {
   float bias_correction1;  ///< 1 - beta1^t
   float bias_correction2;  ///< 1 - beta2^t
   float clip_coefficient;  ///< min(1, clip / (norm + 1e-6)); 1 without clipping
-  float grad_norm;         ///< of the whole model, before clipping
+  float grad_norm;         ///< norm over the whole model, before clipping
   float skip;              ///< not 0: grad_norm is not finite, the optimizer leaves everything as it is
 };
 

@@ -58,7 +58,7 @@ class Error : public std::runtime_error {
 /// The system's words for an errno.
 inline std::string system_reason(int error) { return std::error_code(error, std::generic_category()).message(); }
 
-/// Of ZS_CHECK: an Error(internal) that names the condition and where it stands.
+/// ZS_CHECK's failure: throws an Error(internal) that names the condition, file and line.
 [[noreturn]] inline void throw_check_failure(const char* condition, const char* file, int line,
                                              const std::string& detail) {
   throw Error(ExitCode::internal, std::string("check failed: ").append(condition).append(": ").append(detail),

@@ -8,10 +8,10 @@
 
 namespace zs {
 
-/// Of elements.
+/// Element type of a buffer or tensor.
 enum class DType : std::uint8_t { f32, bf16, f64, i32, i64, u16, u8 };
 
-/// Of an element, in bytes.
+/// Size of one element, in bytes.
 constexpr std::int64_t size_of(DType dtype) {
   switch (dtype) {
     case DType::f64:
@@ -25,7 +25,7 @@ constexpr std::int64_t size_of(DType dtype) {
   return 0;
 }
 
-/// "bf16"
+/// Name of the dtype, as in "bf16".
 constexpr std::string_view name_of(DType dtype) {
   switch (dtype) {
     case DType::f32: return "f32";

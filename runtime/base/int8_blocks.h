@@ -14,11 +14,11 @@ namespace zs {
 /// end makes the same bits of it, NaNs included.
 inline constexpr std::int64_t kInt8BlockElems = 256;
 
-/// How many blocks `elems` elements are.
+/// Number of blocks that hold `elems` elements.
 constexpr std::int64_t int8_blocks(std::int64_t elems) { return (elems + kInt8BlockElems - 1) / kInt8BlockElems; }
 /// The byte of packed elements at which the scales begin.
 constexpr std::int64_t int8_scales_at(std::int64_t elems) { return (elems + 3) / 4 * 4; }
-/// Of `elems` elements: 4 for each block and 1 for each element, rounded up to 64.
+/// Size in bytes of `elems` packed elements: 4 for each block and 1 for each element, rounded up to a multiple of 64.
 constexpr std::int64_t packed_bytes(std::int64_t elems) { return (int8_blocks(elems) * 4 + elems + 63) / 64 * 64; }
 
 /// packed (slices * packed_bytes(n)) := elements (slices, n), f32 or bf16, each slice by itself.

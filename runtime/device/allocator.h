@@ -42,16 +42,17 @@ class MemoryCounter {
 
   void add(const std::string& label, std::int64_t bytes);
   void remove(const std::string& label, std::int64_t bytes);
-  /// The same for a block of a pool, acquired for `stream` or released by it as of `last_use`.
+  /// Count a block of a pool that is acquired for `stream`, or released by it as of `last_use`; the trace notes both
+  /// while it records.
   void acquired(const std::string& label, const Buffer& block, const Stream& stream);
   void released(const std::string& label, const Buffer& block, const Stream& stream, const Event& last_use);
   /// A pool's allocation (bytes > 0) or deallocation (bytes < 0).
   void allocated(std::int64_t bytes);
-  /// What a pool counts of memory that somebody else has allocated (bytes > 0), or no longer does.
+  /// Counts memory that a pool has adopted from another owner (bytes > 0), or no longer holds (bytes < 0).
   void adopted(std::int64_t bytes);
 
-  /// Whose memory is acquired from now on: a unit's name, or nothing. Only noted in the trace. Returns the previous
-  /// owner.
+  /// Sets the owner of memory that is acquired from now on: a unit's name, or nothing. Only noted in the trace. Returns
+  /// the previous owner.
   std::string set_owner(std::string owner) { return std::exchange(owner_, std::move(owner)); }
 
   std::int64_t live_bytes() const { return live_; }
@@ -63,12 +64,12 @@ class MemoryCounter {
   void reset_peak();
   /// A hash of which blocks of pools are live, and where.
   std::uint64_t layout() const { return layout_; }
-  /// Taken from the allocators and not given back, in use or cached: what the process really holds for the counted
-  /// bytes.
+  /// Bytes taken from the allocators and not given back, in use or cached: what the process really holds for the
+  /// counted bytes.
   std::int64_t reserved_bytes() const { return reserved_; }
-  /// Of those, what somebody else has allocated: this rank's part of memory that ranks share.
+  /// Part of reserved_bytes that another owner has allocated: this rank's part of memory that ranks share.
   std::int64_t adopted_bytes() const { return adopted_; }
-  /// How often a pool had to ask its allocator.
+  /// Number of times that a pool had to ask its allocator.
   std::int64_t allocation_calls() const { return allocation_calls_; }
 
  private:
@@ -79,7 +80,7 @@ class MemoryCounter {
   std::map<std::string, std::int64_t> by_label_, at_peak_;
 };
 
-/// What is acquired while it lives belongs to `owner`.
+/// Scope in which memory that is acquired belongs to `owner` (MemoryCounter::set_owner).
 class MemoryOwner {
  public:
   MemoryOwner(MemoryCounter& counter, std::string owner)
@@ -112,7 +113,7 @@ class Memory {
   /// Gives the block back; its last use is everything enqueued so far on `last_user` (default: the stream it was
   /// acquired for). The next stream that acquires the block waits for exactly that point.
   void release(Stream& last_user);
-  /// The same where an event of `last_user` marks the last use more exactly than now would.
+  /// Releases as above, with an event of `last_user` that marks the last use more exactly than now would.
   void release(Stream& last_user, const Event& last_use);
   void reset() noexcept;
 
@@ -146,10 +147,10 @@ class Pool {
 
   /// `bytes` >= 0; zero bytes give an empty (but valid, non-null) block.
   Memory acquire(std::int64_t bytes, Stream& stream, std::string label);
-  /// The same of memory that somebody else has allocated, and keeps until it was released and the streams have finished
-  /// with it: it is counted, but never handed out again or poisoned.
+  /// Takes in memory that another owner has allocated, and keeps until it was released and the streams have finished
+  /// with it: counted like a block, but never handed out again or poisoned.
   Memory adopt(void* address, std::int64_t bytes, Stream& stream, std::string label);
-  /// What `bytes` are counted as.
+  /// Size that `bytes` are counted as: the next multiple of 64.
   static std::int64_t rounded(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
   /// Bytes taken from the allocator so far, in use or cached.
   std::int64_t reserved_bytes() const { return reserved_; }

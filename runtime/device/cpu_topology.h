@@ -15,7 +15,7 @@ struct CpuShare {
   std::string description;  ///< "2 threads on CPUs 0-1", "2 threads on CPUs 0-15 (quota 4.5 CPUs)"
 };
 
-/// What a share is computed from; see cpu_share for where it comes from.
+/// CPUs and limits that a share is computed from; see cpu_share for where they come from.
 struct CpuSituation {
   std::vector<int> allowed;          ///< CPUs that the job may use on this host
   std::vector<int> bound;            ///< this process's own affinity
@@ -31,11 +31,11 @@ struct CpuSituation {
 /// Changes nothing. Throws Error(usage) when OMP_NUM_THREADS is not a number from 1 to 1024 (the first of a list
 /// counts).
 CpuShare cpu_share(int local_rank, int local_size);
-/// The same of a given situation.
+/// Computes the share from a given situation.
 CpuShare cpu_share(int local_rank, int local_size, const CpuSituation& situation);
 
-/// Whether Open MPI's variables say that the user chose the binding (--bind-to, --cpu-set, --cpu-list, a PE= mapping,
-/// or the same through --mca). `variable(name)` is the environment: null when not set.
+/// True if Open MPI's variables say that the user chose the binding (--bind-to, --cpu-set, --cpu-list, a PE= mapping,
+/// or one of these through --mca). `variable(name)` is the environment: null when not set.
 bool is_binding_explicit(const std::function<const char*(const char*)>& variable);
 
 /// "0-1,4" of {0, 1, 4}.

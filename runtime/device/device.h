@@ -13,21 +13,22 @@
 
 namespace zs {
 
-/// How a device is made.
+/// Options that a device is made with.
 struct DeviceOptions {
   int threads = 1;        ///< team of the compute stream
   std::vector<int> cpus;  ///< CPUs the device's threads may run on; empty: leave the affinity as it is
-  double sync_timeout_s =
-      0;  ///< synchronize() throws SyncTimeout (peer_lost) after this long; 0: no limit (tests only)
-  std::uint64_t perturb_seed =
-      0;  ///< not 0: seeded random delays before each op, per stream, and released blocks are poisoned
-  std::int64_t slab_bytes = 0;  ///< of the device's pool, see Pool
-  Allocator* memory =
-      nullptr;  ///< a CPU device's pool, or a CUDA device's slab, comes from there; outlives it; null: ordinary
-  int gpu = 0;  ///< of those that the driver shows to this process; for a CUDA device
+  /// synchronize() throws SyncTimeout (peer_lost) after this long; 0: no limit (tests only)
+  double sync_timeout_s = 0;
+  /// Not 0: seeded random delays before each op, per stream, and released blocks are poisoned
+  std::uint64_t perturb_seed = 0;
+  std::int64_t slab_bytes = 0;  ///< size of the pool's slab, see Pool
+  /// Memory that a CPU device's pool, or a CUDA device's slab, is taken from; outlives the device; null: ordinary
+  /// memory
+  Allocator* memory = nullptr;
+  int gpu = 0;              ///< index among the GPUs that the driver shows to this process; for a CUDA device
   bool shares_gpu = false;  ///< with other devices, of this process or others; else two on one GPU are refused
-  DeviceKind stands_for = DeviceKind::cpu;            ///< of the meta device: whose kernels' working memory it counts
-  std::int64_t upload_bytes = std::int64_t{4} << 20;  ///< of the locked memory, through which uploads go to a GPU
+  DeviceKind stands_for = DeviceKind::cpu;            ///< kind whose kernels' working memory a meta device counts
+  std::int64_t upload_bytes = std::int64_t{4} << 20;  ///< size of the pinned memory through which uploads go to a GPU
   std::int64_t pinned_bytes = 0;  ///< taken at once for PinnedMemory, uploads included; 0: when it is needed
   std::string libraries = {};     ///< folders, separated by colons, where CUDA's libraries are looked for first
   bool tf32 = false;              ///< products of f32 on a GPU may round their operands to 11 bits: faster
@@ -53,7 +54,8 @@ class Device {
   /// Memory of whatever needs no special one.
   virtual Pool& pool() = 0;
   virtual Scratch& scratch() = 0;
-  /// Of the host, for copies from and to this device: beside what `memory` counts, which is the device's own.
+  /// Pinned memory of the host, for copies from and to this device. `memory` counts the device's own memory, and not
+  /// this.
   virtual PinnedMemory& pinned_memory() = 0;
   Trace& trace() { return trace_; }
   /// Opt-in times of the work, see Profile.
@@ -61,7 +63,8 @@ class Device {
   /// Memory that work may still touch and that nobody else looks after any more: kept for as long as the device's own.
   virtual void keep(std::vector<std::shared_ptr<void>> memory) = 0;
   const DeviceOptions& options() const { return options_; }
-  /// What the streams have done so far, in a number that only grows, and what those that are not idle do. Any thread.
+  /// Progress of the streams, as a number that only grows; and, below, the activity of those that are not idle. Any
+  /// thread.
   virtual std::uint64_t completed() const { return 0; }
   virtual std::string activity() const { return {}; }
   /// Synchronises every stream; throws the first error found, after which all streams are usable again.

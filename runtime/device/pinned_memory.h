@@ -31,7 +31,7 @@ class PinnedMemory {
   Memory acquire(std::int64_t bytes, Stream& stream, std::string label) {
     return pool_.acquire(bytes, stream, std::move(label));
   }
-  /// What operations of the streams have there (OpInfo::pinned_bytes).
+  /// Staging memory that operations of the streams declare (OpInfo::pinned_bytes).
   Scratch& staging() { return staging_; }
   /// Live bytes by label, the peak, what was taken from the system and how often.
   const MemoryCounter& counter() const { return counter_; }

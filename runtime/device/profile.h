@@ -15,9 +15,9 @@ struct OpTime {
   std::string name;      ///< OpInfo::name; of a wait, the name of the stream waited for
   bool is_wait = false;  ///< for an event; waiting for the host is not recorded, it is what lies between two entries
   std::int64_t start_ns = 0, end_ns = 0;
-  std::int64_t record_id = -1;                  ///< of a wait: EventRecord::id
-  const char* phase = "";                       ///< of an op: Trace::phase when it was enqueued
-  std::vector<Buffer> reads = {}, writes = {};  ///< of an op: OpInfo's
+  std::int64_t record_id = -1;                  ///< for a wait: EventRecord::id
+  const char* phase = "";                       ///< for an op: Trace::phase when it was enqueued
+  std::vector<Buffer> reads = {}, writes = {};  ///< for an op: buffers of its OpInfo
 
   double ms() const { return static_cast<double>(end_ns - start_ns) * 1e-6; }
 };
@@ -42,10 +42,10 @@ class Profile {
   bool is_recording() const { return recording_; }
   /// In the order in which the stream ran them.
   const std::vector<OpTime>& times(StreamRole role) const { return times_[static_cast<std::size_t>(role)]; }
-  /// The same of records.
+  /// Records of events, in the order in which the stream passed them.
   const std::vector<RecordTime>& records(StreamRole role) const { return records_[static_cast<std::size_t>(role)]; }
   void clear();
-  /// The stream's thread.
+  /// Called by the stream's thread.
   void add(StreamRole role, OpTime time);
   void add(StreamRole role, RecordTime record);
 

@@ -8,11 +8,11 @@ namespace zs {
 
 class Device;
 
-/// What a stream takes of its device for an op that asks for `bytes`: on the compute stream of a GPU the kernels'
+/// Bytes that a stream takes of its device for an op that asks for `bytes`: on the compute stream of a GPU the kernels'
 /// workspace lies behind them (ExecContext::workspace).
 std::int64_t scratch_block_bytes(DeviceKind device, StreamRole role, std::int64_t bytes);
 
-/// By stream.
+/// Bytes of scratch memory by stream.
 using ScratchBytes = std::array<std::int64_t, kStreamRoles>;
 
 /// Working memory of a device's streams: one counted block for each, as large as the largest that an op of the stream

@@ -33,26 +33,27 @@ constexpr const char* name_of(StreamRole role) {
   return "?";
 }
 
-/// What enqueued work is, and every buffer that it reads and writes. The declaration feeds the trace and the order
+/// Name of enqueued work, and every buffer that it reads and writes. The declaration feeds the trace and the order
 /// verifier; in TSan builds the ranges are touched in instrumented code right before the work runs.
 struct OpInfo {
   std::string name;
   std::vector<Buffer> reads = {};
   std::vector<Buffer> writes = {};
-  std::int64_t scratch_bytes =
-      0;  ///< the most that it asks of ExecContext::scratch; what it holds there does not outlast it
-  std::int64_t pinned_bytes = 0;  ///< the same of ExecContext::pinned
-  /// What others than this device's streams have written by the time it is done: to the verifier a write, though it
-  /// writes nothing itself.
+  /// The most that the op asks of ExecContext::scratch; contents do not outlast the op
+  std::int64_t scratch_bytes = 0;
+  std::int64_t pinned_bytes = 0;  ///< the most that the op asks of ExecContext::pinned
+  /// Buffers that others than this device's streams have written by the time the op is done: to the verifier a write,
+  /// though the op writes nothing itself.
   std::vector<Buffer> arrivals = {};
 };
 
-/// What a stream has set aside for one op, u8.
+/// Memory that a stream has reserved for one op, u8.
 struct OpMemory {
   Buffer scratch, pinned;
 };
 
-/// What work sees while it runs. Lives as long as its stream and is used by that stream's thread only.
+/// Execution context that work sees while it runs. Lives as long as its stream and is used by that stream's thread
+/// only.
 class ExecContext {
  public:
   ExecContext(int threads, void* native_stream, const CudaContext* gpu = nullptr, UploadRing* uploads = nullptr)
@@ -62,9 +63,9 @@ class ExecContext {
   int threads() const { return threads_; }
   /// The back end's stream handle (cudaStream_t); null on the CPU.
   void* native_stream() const { return native_stream_; }
-  /// Of a CUDA device's stream.
+  /// Context of a CUDA device; only for work on a stream of one.
   const CudaContext& gpu() const;
-  /// The same: by which way the host's memory reaches the GPU.
+  /// Ring through which the host's memory reaches the GPU; only for work on a stream of a CUDA device.
   UploadRing& uploads() const;
   /// One T per stream, made on first use: where libraries keep engines and primitive caches.
   template <class T>
@@ -111,9 +112,9 @@ class ExecContext {
 
 using Work = std::function<void(ExecContext&)>;
 
-/// What one Stream::record() left behind; defined by the back end. Counts the host's handles with a plain integer: an
-/// atomic count shared with stream threads (std::shared_ptr) would order them behind ThreadSanitizer's back and hide a
-/// missing event. Host thread only, except where a back end says otherwise.
+/// Record that one Stream::record() left behind; defined by the back end. Counts the host's handles with a plain
+/// integer: an atomic count shared with stream threads (std::shared_ptr) would order them behind ThreadSanitizer's back
+/// and hide a missing event. Host thread only, except where a back end says otherwise.
 class EventRecord {
  public:
   EventRecord(const EventRecord&) = delete;
@@ -153,17 +154,17 @@ class Event {
   ~Event() { drop(); }
 
   bool is_recorded() const { return latest_ != nullptr; }
-  /// Of two events of one stream: whether `other` was recorded later.
+  /// True if `other`, an event of the same stream, was recorded later.
   bool is_before(const Event& other) const {
     const auto source = static_cast<std::size_t>(source_);
     return clock_[source] < other.clock_[source];
   }
-  /// Whether whoever waits for this one need not wait for `other`, an event of any stream of the device.
+  /// True if waiting for this event makes it unnecessary to wait for `other`, an event of any stream of the device.
   bool implies(const Event& other) const {
     const auto source = static_cast<std::size_t>(other.source_);
     return other.clock_[source] <= clock_[source];
   }
-  /// Of the latest record, as in the trace; -1 when there is none.
+  /// Id of the latest record, as in the trace; -1 when there is none.
   std::int64_t id() const { return latest_ ? latest_->id() : -1; }
 
  private:
@@ -180,7 +181,7 @@ class Event {
 
   EventRecord* latest_ = nullptr;
   StreamRole source_ = StreamRole::compute;
-  StreamClock clock_{};  // of the source, when it recorded
+  StreamClock clock_{};  // clock of the source, when it recorded
 };
 
 /// A FIFO of work on a device. `enqueue`, `record` and `wait` return when the work is enqueued, not when it is done;

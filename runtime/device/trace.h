@@ -20,7 +20,7 @@ struct TraceEntry {
   std::int64_t record_id = -1;  // kind == record, wait or release
   std::string owner = {};       // kind == acquire: MemoryCounter's
   std::int64_t live_bytes = 0;  // kind == acquire or release: counted after it
-  std::string phase = {};       // of the step: Trace::set_phase
+  std::string phase = {};       // phase of the step: Trace::set_phase
 };
 
 /// The recorded work of one device. Host thread only. Recording is off until `start`.
@@ -31,7 +31,7 @@ class Trace {
   void clear();
   bool is_recording() const { return recording_; }
   void add(TraceEntry entry);
-  /// What the program does from now on ("forward", "backward", "optimizer"), for whoever reads the trace or the
+  /// Names what the program does from now on ("forward", "backward", "optimizer"), for whoever reads the trace or the
   /// profile.
   void set_phase(const char* phase) { phase_ = phase; }
   const char* phase() const { return phase_; }

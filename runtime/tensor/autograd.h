@@ -17,12 +17,12 @@ namespace zs {
 /// Captures what it saved; runs once.
 using Backward = std::function<std::vector<Tensor>(const Tensor& grad_output)>;
 
-/// The same of an op with one input, which adds to what this input's gradient holds so far (`held`; empty: nothing) in
-/// its own pass. Gives the sum; where nobody else sees `held` (is_sole_owner), it may lie there.
+/// Backward of an op with one input, which adds to what this input's gradient holds so far (`held`; empty: nothing) in
+/// its own pass. Returns the sum; where `held` has no other owner (is_sole_owner), the sum may lie there.
 using AddingBackward = std::function<Tensor(const Tensor& grad_output, const Tensor& held)>;
 
-/// What a backward gives for an input that nothing flows back to. An empty tensor is an error there: it may have been
-/// forgotten.
+/// Tensor that a backward returns for an input that no gradient flows back to. An empty tensor is an error there: it
+/// may have been forgotten.
 Tensor no_gradient();
 
 /// Runs a recomputed function again and records it. Gives what autograd knows of its output; null when that wants no
@@ -41,19 +41,19 @@ class Node {
   std::string name;
   std::uint64_t sequence = 0;
   std::vector<std::shared_ptr<AutogradState>> inputs;  // null where no gradient is wanted
-  /// Of a tensor: what its gradient must be.
+  /// Shape and dtype that the gradient of a tensor must have.
   struct Kind {
     Shape shape;
     DType dtype = DType::f32;
   };
-  std::vector<Kind> input_kinds;  // of all inputs: what their gradients must be
+  std::vector<Kind> input_kinds;  // for all inputs: what their gradients must be
   std::vector<Parameter*> parameters;
   Backward backward;
   AddingBackward adding_backward;  // instead of backward
-  Rerun rerun;                     // of a recomputed function, instead of backward
-  Tensor gelu_input;               // of GELU by tanh: see gelu_input_of
-  std::optional<float>
-      seed;  // set: the gradients were computed in forward for this seed, so the op must be where backward starts
+  Rerun rerun;                     // for a recomputed function, instead of backward
+  Tensor gelu_input;               // for GELU by tanh: see gelu_input_of
+  // Set: the gradients were computed in forward for this seed, so the op must be where backward starts
+  std::optional<float> seed;
 
   bool can_run() const { return backward != nullptr || adding_backward != nullptr || rerun != nullptr; }
 
@@ -66,19 +66,19 @@ class Node {
 /// detached.
 void record_op(Tensor& output, std::string name, const std::vector<Tensor>& inputs,
                const std::vector<Parameter*>& parameters, Backward backward);
-/// The same of an op of one input whose backward can add to that one's gradient in the pass that makes it.
+/// Records an op of one input whose backward can add to that input's gradient in the pass that makes it.
 void record_adding_op(Tensor& output, std::string name, const Tensor& input, const std::vector<Parameter*>& parameters,
                       AddingBackward backward);
 /// The backward of an op with several outputs, from the gradients of all of them: zeros where nothing came back to one.
 using BackwardOfMany = std::function<std::vector<Tensor>(const std::vector<Tensor>& grad_outputs)>;
-/// The same as record_op, of an op with several outputs.
+/// Records an op with several outputs, otherwise as record_op.
 void record_outputs(std::vector<Tensor>& outputs, const std::string& name, const std::vector<Tensor>& inputs,
                     const std::vector<Parameter*>& parameters, BackwardOfMany backward);
 /// x, whose gradient is given to f when it comes back: f may look at it, and give another one, of x's shape and dtype,
 /// to go on in its place, or an empty tensor.
 Tensor on_gradient(const Tensor& x, std::function<Tensor(const Tensor& grad)> f);
-/// The same for a recomputed function: backward calls `rerun`, then walks what that recorded in place of this node. See
-/// recompute.h.
+/// Records a recomputed function, otherwise as record_op: backward calls `rerun`, then walks what that recorded in
+/// place of this node. See recompute.h.
 void record_rerun(Tensor& output, const std::vector<Tensor>& inputs, const std::vector<Parameter*>& parameters,
                   Rerun rerun);
 

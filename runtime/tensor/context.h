@@ -11,17 +11,18 @@ namespace zs {
 
 class Parameter;
 
-/// How ops behave at this moment. Guards change it for as long as they live.
+/// Mode in which ops run at this moment. Guards change it for as long as they live.
 struct OpMode {
-  bool records = true;                      ///< for backward
-  bool runs_again = false;                  ///< inside the second run of a recomputed function
-  std::vector<Parameter*>* used = nullptr;  ///< its first run: ops note their parameters here, once each
-  std::vector<std::weak_ptr<const void>>* unfilled =
-      nullptr;  ///< launches are left out; storage made meanwhile is noted here
+  bool records = true;      ///< for backward
+  bool runs_again = false;  ///< inside the second run of a recomputed function
+  /// In the first run of a recomputed function: ops note their parameters here, once each
+  std::vector<Parameter*>* used = nullptr;
+  /// Launches are left out; storage made meanwhile is noted here
+  std::vector<std::weak_ptr<const void>>* unfilled = nullptr;
 };
 
-/// Where tensors of one runtime live and run: a device, its compute stream and its kernels, and whether ops record for
-/// backward. Owned by the runtime, outlives every tensor made in it; one host thread uses it.
+/// Place where tensors of one runtime live and run: a device, its compute stream and its kernels, and whether ops
+/// record for backward. Owned by the runtime, outlives every tensor made in it; one host thread uses it.
 class Context {
  public:
   explicit Context(Device& device) : device_(device), kernels_(kernels_for(device)) {}
@@ -32,7 +33,7 @@ class Context {
   Stream& stream() const { return device_.stream(StreamRole::compute); }
   Pool& pool() const { return device_.pool(); }
   const KernelTable& kernels() const { return kernels_; }
-  /// Of the compute stream.
+  /// Team size of the compute stream.
   int threads() const { return device_.options().threads; }
 
   /// Enqueues work on the compute stream. Work captures buffers and scalars by value, never tensors: memory is ordered
@@ -59,7 +60,7 @@ class Context {
   std::uint64_t sequence_ = 0;  // creation order of autograd nodes
 };
 
-/// Ops behave in this mode while it lives.
+/// Scope in which ops behave in this mode.
 class OpModeGuard {
  public:
   OpModeGuard(Context& context, const OpMode& mode)
@@ -73,7 +74,7 @@ class OpModeGuard {
   OpMode previous_;
 };
 
-/// Ops record nothing while it lives.
+/// Scope in which ops record nothing.
 class NoGradGuard : private OpModeGuard {
  public:
   explicit NoGradGuard(Context& context) : OpModeGuard(context, without_recording(context.mode())) {}

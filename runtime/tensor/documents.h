@@ -6,8 +6,8 @@
 
 namespace zs {
 
-/// How a batch of sequences (B, T) is cut into documents, which have nothing to do with each other: a token sees those
-/// of its own document, and positions begin anew with each. Immutable, and cheap to copy.
+/// Cuts of a batch of sequences (B, T) into documents, which have nothing to do with each other: a token sees those of
+/// its own document, and positions begin anew with each. Immutable, and cheap to copy.
 class Documents {
  public:
   /// `count` documents of `length` tokens each, one after the other from token `first` of the batch on.
@@ -16,13 +16,13 @@ class Documents {
     std::int64_t tokens() const { return count * length; }
   };
 
-  /// Each sequence is one.
+  /// Makes each sequence one document.
   Documents() = default;
-  /// Of so many tokens each, sequence after sequence; none is in two sequences.
+  /// Makes documents of these numbers of tokens, sequence after sequence; none is in two sequences.
   explicit Documents(const std::vector<std::int64_t>& lengths);
 
   bool are_whole_sequences() const { return runs_ == nullptr; }
-  /// Of a batch (batch, time). UsageError that names `op` where they are of another.
+  /// Documents of a batch (batch, time), as runs. UsageError that names `op` where they were made for another shape.
   std::vector<Run> runs(const char* op, std::int64_t batch, std::int64_t time) const;
 
  private:

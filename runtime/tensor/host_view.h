@@ -15,7 +15,7 @@ namespace zs {
 /// buffer is, and nobody writes to it.
 class HostView {
  public:
-  /// Of the copy, OpInfo::name, or its beginning.
+  /// Name of the copy (OpInfo::name), or its beginning.
   static constexpr const char* kDownload = "download";
 
   /// `purpose`: whose the operation is that copies, for its name.
@@ -25,11 +25,11 @@ class HostView {
   const T* as() const {
     return buffer_.as<T>();
   }
-  /// On the host, but for the meta device, whose elements nobody may read.
+  /// Elements on the host, but for the meta device, whose elements nobody may read.
   const Buffer& buffer() const { return buffer_; }
 
  private:
-  /// Through the page-locked memory that the stream has at hand.
+  /// Copies through the page-locked memory that the stream has at hand.
   void read_through_locked(const KernelTable& kernels, Stream& stream, OpInfo info, const Buffer& buffer);
   void read_directly(const Context& context, Stream& stream, OpInfo info, const Buffer& buffer);
 
@@ -39,10 +39,10 @@ class HostView {
 
 /// Work that gets the buffers it is declared to read, in their order, on the host.
 using HostWork = std::function<void(ExecContext& exec, const std::vector<Buffer>& reads)>;
-/// Enqueues it on the compute stream. With a GPU the host waits for that stream first, and the work runs now.
+/// Enqueues `work` on the compute stream. With a GPU the host waits for that stream first, and the work runs now.
 void launch_on_host(const Context& context, OpInfo info, HostWork work);
 
-/// To a GPU, in the compute stream's order; `in` may change once this returns.
+/// Uploads to a GPU, in the compute stream's order; `in` may change once this returns.
 void upload_now(const Context& context, const Buffer& out, const void* in);
 
 /// Writes the bits `word` to each element of `out`, of 4 bytes. To a GPU nothing is uploaded for it, so that captured

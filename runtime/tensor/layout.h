@@ -30,7 +30,7 @@ Tensor expand(const Tensor& x, const Shape& shape);
 /// A window that moves over the last two dims of an image.
 struct Window {
   std::int64_t height, width;
-  std::int64_t stride = 1, padding = 0;  ///< of both dims; padding: zeros on each side
+  std::int64_t stride = 1, padding = 0;  ///< for both dims; padding: zeros on each side
 };
 /// (B, C, H, W) -> (B, C height width, outputs): column o has what window o, of (H + 2 padding - height) / stride + 1
 /// rows of them, sees, so that a convolution is a product: matmul(weight (out, C height width), unfold(x, window)).
@@ -38,7 +38,8 @@ Tensor unfold(const Tensor& x, const Window& window);
 
 /// Lines ids (n), i32, of a dim; a line may be asked for several times.
 Tensor index_select(const Tensor& x, int dim, const Tensor& ids);
-/// Of ids' shape, which is x's but for this dim: along the dim element ids[...] of x's line; ids i32.
+/// Elements picked along a dim: the result has the shape of ids, which is x's but for this dim, and each element is
+/// element ids[...] of x's line; ids i32.
 Tensor gather(const Tensor& x, int dim, const Tensor& ids);
 
 }  // namespace zs

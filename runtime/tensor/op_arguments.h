@@ -5,8 +5,8 @@
 #include "runtime/tensor/parameter.h"
 #include "runtime/tensor/tensor.h"
 
-/// What the library's ops demand of their arguments. A violation is a UsageError that names the op, the argument and
-/// what to do.
+/// Checks of the arguments of the library's ops. A violation is a UsageError that names the op, the argument and what
+/// to do.
 namespace zs {
 
 /// x is f32 or bf16.

@@ -35,7 +35,7 @@ struct SumAndNorm {
 /// x + residual, both (..., C), and the norm of that sum, in one pass: the same bits as add and the norm.
 SumAndNorm add_layer_norm(const Tensor& x, const Tensor& residual, Parameter& gamma, Parameter& beta,
                           float eps = 1e-5f);
-/// The same with rms_norm.
+/// x + residual and the rms_norm of that sum, as add_layer_norm.
 SumAndNorm add_rms_norm(const Tensor& x, const Tensor& residual, Parameter& gamma, float eps = 1e-5f);
 
 /// (..., in) -> (..., out): x weight^T + bias; weight (out, in), bias (out) or null.
@@ -55,7 +55,7 @@ Tensor swiglu(const Tensor& x);
 /// A parameter's value, copied, for ops that take tensors; what comes back to it is added to the parameter's gradient.
 Tensor as_tensor(Context& context, Parameter& parameter);
 
-/// The same values in f32 or bf16, rounded to nearest even; x itself where it has that dtype.
+/// Values of x in f32 or bf16, rounded to nearest even; x itself where it has that dtype.
 Tensor cast(const Tensor& x, DType dtype);
 
 /// (B, T, (heads + 2 kv_heads) head_dim) interleaved q, k, v -> (B, T, heads head_dim). kv_heads: 0 for as many as
@@ -64,9 +64,9 @@ Tensor cast(const Tensor& x, DType dtype);
 Tensor causal_attention(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, std::int64_t window = 0,
                         const Documents& documents = {});
 
-/// Of cached_attention.
+/// Options of cached_attention.
 struct CachedAttentionOptions {
-  std::int64_t first = 0;  ///< the position of the first token of qkv: so many rows of the cache count
+  std::int64_t first = 0;  ///< position of the first token of qkv: so many rows of the cache count
   std::int64_t heads = 0, kv_heads = 0, window = 0;
 };
 /// causal_attention of a sequence's tokens, (1, T, ...), of which the earlier ones' keys and values are rows of
@@ -74,15 +74,15 @@ struct CachedAttentionOptions {
 /// Without gradient.
 Tensor cached_attention(const Tensor& qkv, const Tensor& cache, const CachedAttentionOptions& options);
 
-/// The same qkv with queries and keys turned by their positions, from options.first on in each document.
+/// qkv with queries and keys turned by their positions, from options.first on in each document.
 Tensor rotary(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, const RotaryOptions& options = {},
               const Documents& documents = {});
 
-/// The same qkv with an RMS norm of every query head and of every key head, by weights (head_dim) of their own.
+/// qkv with an RMS norm of every query head and of every key head, by weights (head_dim) of their own.
 Tensor qk_norm(const Tensor& qkv, Parameter& q_weight, Parameter& k_weight, std::int64_t heads, std::int64_t kv_heads,
                float eps = 1e-5f);
 
-/// Of lm_head_loss.
+/// Options of lm_head_loss.
 struct LossOptions {
   /// With it, the gradients, the weight's included, are computed in forward, chunk by chunk, and backward(loss, seed),
   /// with this seed and no op in between, must follow in the same micro-batch.

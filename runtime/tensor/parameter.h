@@ -15,8 +15,8 @@ class Context;
 class Parameter;
 class Tensor;
 
-/// Who materialises parameters. The autograd engine calls it around the backward of every op that used one of its
-/// parameters, so values are there when backward needs them and the owner knows when its gradients are complete.
+/// Owner that materialises parameters. The autograd engine calls it around the backward of every op that used one of
+/// its parameters, so values are there when backward needs them and the owner knows when its gradients are complete.
 class ParameterOwner {
  public:
   virtual ~ParameterOwner() = default;
@@ -57,10 +57,10 @@ class Parameter {
   const Init& init() const { return init_; }
   /// Before a unit has it.
   void set_init(Init init) { init_ = init; }
-  /// Whether weight decay applies (not to norms and biases).
+  /// True if weight decay applies (not to norms and biases).
   bool has_decay() const { return has_decay_; }
-  /// Whether it gets gradients; a new parameter does. A frozen one is gathered and freed like any other, and ops leave
-  /// its gradient out. Change it between micro-batches, alike on every rank.
+  /// True if the parameter gets gradients; a new parameter does. A frozen one is gathered and freed like any other, and
+  /// ops leave its gradient out. Change it between micro-batches, alike on every rank.
   bool is_trainable() const { return is_trainable_; }
   void set_trainable(bool is_trainable) { is_trainable_ = is_trainable; }
 
@@ -78,7 +78,7 @@ class Parameter {
   /// is frozen.
   void add_grad(Context& context, const Tensor& share);
 
-  /// Where an op puts its share of the gradient: it writes beta * what lies there + the share.
+  /// Destination of an op's share of the gradient: the op writes beta * what lies there + the share.
   struct GradTarget {
     Buffer buffer;
     float beta;
@@ -96,7 +96,7 @@ class Parameter {
     has_share_ = false;
   }
   bool end_shares();
-  /// Of a backward that threw: leaves the shares out.
+  /// Leaves out the shares of a backward that threw.
   void drop_shares() {
     op_context_ = nullptr;
     shares_.reset();

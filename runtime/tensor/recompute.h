@@ -7,9 +7,9 @@
 
 namespace zs {
 
-/// What may be recomputed: a function of tensors to one tensor.
+/// Function that may be recomputed, from tensors to one tensor.
 using TensorFunction = std::function<Tensor(const std::vector<Tensor>& inputs)>;
-/// The same to several.
+/// Function that may be recomputed, from tensors to several.
 using TensorsFunction = std::function<std::vector<Tensor>(const std::vector<Tensor>& inputs)>;
 
 /// function(inputs), of which only the inputs are kept for backward (activation checkpointing: Chen et al. 2016,
@@ -22,7 +22,7 @@ using TensorsFunction = std::function<std::vector<Tensor>(const std::vector<Tens
 /// nothing is recorded it is a plain call.
 Tensor recompute(std::vector<Tensor> inputs, TensorFunction function);
 
-/// Where the first input of recomputed functions is until their backward. Owned by the caller; it outlives the
+/// Keeper of the first input of recomputed functions until their backward. Owned by the caller; it outlives the
 /// backward.
 class InputKeeper {
  public:

@@ -13,7 +13,7 @@ namespace zs {
 /// Over all elements, to a scalar; over these dims, which go away, or keep size 1. A mean of no elements is 0.
 Tensor sum(const Tensor& x);
 Tensor sum(const Tensor& x, const std::vector<int>& dims, bool keeps_dims = false);
-/// The same divided by the number of elements.
+/// Sum divided by the number of elements.
 Tensor mean(const Tensor& x);
 Tensor mean(const Tensor& x, const std::vector<int>& dims, bool keeps_dims = false);
 /// The largest elements, NaN where there is one; those that are equal share the gradient.
@@ -24,13 +24,14 @@ Tensor argmax(const Tensor& x, int dim);
 
 /// e^x / sum of e^x along the dim; computed in f32.
 Tensor softmax(const Tensor& x, int dim = -1);
-/// Its logarithm.
+/// Logarithm of softmax.
 Tensor log_softmax(const Tensor& x, int dim = -1);
 
-/// What data says of a target that counts for nothing, unless it says another: as others do.
+/// Target that data gives to a position that counts for nothing, unless it says another: the value that other libraries
+/// use.
 inline constexpr std::int32_t kIgnoredTarget = -100;
 
-/// Which targets count, and how much.
+/// Targets that count, and their weights.
 struct CrossEntropyOptions {
   std::optional<std::int32_t> ignored = {};  ///< rows with this target count for nothing
   Tensor weights = {};  ///< f32 (classes), no gradient: rows count as much as their target's; empty: alike
@@ -45,13 +46,13 @@ Tensor mse(const Tensor& a, const Tensor& b);
 /// b may be (k, n) alone.
 Tensor matmul(const Tensor& a, const Tensor& b);
 
-/// What a dropout's random numbers follow from. Element i of sample s, which is row s - first_sample of x's outermost
-/// dim, has the same one on whichever rank it is, and when it is computed again.
+/// Key that a dropout's random numbers follow from. Element i of sample s, which is row s - first_sample of x's
+/// outermost dim, has the same one on whichever rank it is, and when it is computed again.
 struct RandomKey {
   std::uint64_t seed;
   std::int64_t step;          ///< any count of steps
-  std::int64_t first_sample;  ///< of all samples of the step
-  std::uint64_t place;        ///< which dropout of the model it is
+  std::int64_t first_sample;  ///< index of the first sample among all samples of the step
+  std::uint64_t place;        ///< number of this dropout in the model
 };
 /// Each element x / (1 - probability), or 0 with this probability.
 Tensor dropout(const Tensor& x, float probability, const RandomKey& key);

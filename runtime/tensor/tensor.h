@@ -13,7 +13,7 @@ namespace zs {
 class Node;
 class Tensor;
 
-/// What autograd knows of a tensor: who produced it, or, for a leaf, that it wants a gradient and what came of it.
+/// Autograd's record of a tensor: the op that produced it, or, for a leaf, that it wants a gradient, and the gradient.
 struct AutogradState {
   std::shared_ptr<Node> producer;
   bool is_leaf_with_grad = false;
@@ -42,11 +42,11 @@ class Tensor {
   Context& context() const;
   Buffer buffer() const;
 
-  /// The same elements under another shape of equal numel; gradients flow through.
+  /// View of these elements under another shape of equal numel; gradients flow through.
   Tensor reshape(Shape shape) const;
   /// Rows [first, first + count) of the outermost dim; shares storage, and gradients flow through.
   Tensor rows(std::int64_t first, std::int64_t count) const;
-  /// The same elements, cut off from the graph.
+  /// Handle to these elements that is cut off from the graph.
   Tensor detach() const;
 
   /// Synchronises the compute stream and copies f32 or bf16 elements to the host. An error on the meta device.
@@ -60,7 +60,7 @@ class Tensor {
   Tensor grad() const { return autograd_ && autograd_->grad ? *autograd_->grad : Tensor{}; }
   const std::shared_ptr<AutogradState>& autograd() const { return autograd_; }
   void set_autograd(std::shared_ptr<AutogradState> state) { autograd_ = std::move(state); }
-  /// Whether no other handle shares the storage, so that it may be overwritten.
+  /// True if no other handle shares the storage, so that it may be overwritten.
   bool is_sole_owner() const { return storage_.use_count() == 1; }
 
  private:
