@@ -47,13 +47,13 @@ class Executor {
   void add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed,
                 const MixedPrecisionPolicy& precision, std::shared_ptr<const Placement> placement,
                 bool is_frozen = false);
-  /// The one that is made from these, which is alike on every rank; the units' own where they are the same. Collective
-  /// where it is new.
+  /// Placement that is made from these options, alike on every rank; the units' own where the options are the same.
+  /// Collective where it is new.
   std::shared_ptr<const Placement> placement(const PlacementOptions& options);
-  /// What holds for gathers from now on: whether parameters are those of an evaluation. Every unit whose parameters are
-  /// otherwise then is sharded.
+  /// Sets the mode of gathers from now on: parameters are those of an evaluation, or of training. Every unit whose
+  /// gathered dtype changes must be sharded.
   void set_mode(bool is_evaluation);
-  /// Whether gradients of the unit that begin from now on are those of several micro-batches.
+  /// Says if gradients of the unit that begin from now on are those of several micro-batches.
   void set_accumulates(int unit, bool accumulates);
   void run(const std::vector<Action>& actions);
 
@@ -61,8 +61,9 @@ class Executor {
   /// shards are read there. Where the ranks have not trained alike since the last time it is an OrderMismatch of every
   /// rank's next synchronize, and nothing that comes after it runs.
   void wait_reductions();
-  /// The same of one unit, whose gradient is complete (ShardedRuntime::on_reduced), without comparing how the ranks
-  /// have trained: its gradient of the master shard, f32 (held_elems).
+  /// Takes the gradient of one unit, which is complete (ShardedRuntime::on_reduced): compute waits for its reductions,
+  /// as in wait_reductions, without comparing how the ranks have trained. Returns its gradient of the master shard, f32
+  /// (held_elems).
   Buffer take_gradient(int unit);
   /// Compute has updated the unit's masters, which are not gathered any more before the step ends, and its gradient is
   /// done with.
@@ -90,8 +91,8 @@ class Executor {
   /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait
   /// for it. Not within a step: what is unsharded, or kept for a gather, would be old.
   void masters_updated();
-  /// The same by work on any stream, which `done` follows; the next gathers wait for that, and not for compute, but of
-  /// zero-copy units.
+  /// Masters were written by work on any stream, which `done` follows; the next gathers wait for that, and not for
+  /// compute, except those of zero-copy units.
   void masters_updated(const Event& done);
   /// UsageError where a unit is unsharded, or kept for a gather.
   void check_all_sharded() const;
@@ -102,10 +103,10 @@ class Executor {
   /// Shards in shared memory count as not yet written, as of what compute was given so far: after an error the
   /// operation that said otherwise may have been skipped.
   void forget_published();
-  /// Whether the weights are those that add_unit has drawn.
+  /// True if the weights are those that add_unit has drawn.
   bool has_initial_weights() const { return has_initial_weights_; }
-  /// What is rounded at random goes by another seed from now on; `draws`: the weights are drawn anew from it. Between
-  /// steps, after `wait_readers`.
+  /// Sets the seed of random rounding from now on; `draws`: the weights are drawn anew from it. Between steps, after
+  /// `wait_readers`.
   void set_seed(std::uint64_t seed, bool draws);
   /// The host filled the master shards while the device was idle: their narrow copies follow, and the next gathers wait
   /// for those.
@@ -113,7 +114,7 @@ class Executor {
   /// Updates that are left for the next forward. Settle them before you read or write masters, moments or gradients
   /// where they are kept.
   DueUpdates& due_updates() { return due_updates_; }
-  /// What the host keeps comes and goes by it.
+  /// Link by which shards that the host keeps come and go.
   HostLink& link() { return link_; }
   /// For an UnshardScope: what moves whole units, and what looks at what is written there.
   ScopeTransfer& transfer() { return transfer_; }
@@ -124,14 +125,14 @@ class Executor {
   void end_write(FlatParameter& unit);
   /// Compute waits for every reduction so far, in the middle of a step: sums stay undivided.
   void wait_sums(FlatParameter& unit);
-  /// Whether somebody has written into a unit that is freed from now on; `settle_written` throws what was found. For
-  /// finding errors: it reads all that is freed.
+  /// Turns on the check that nobody has written into a unit that is freed from now on; `settle_written` throws what was
+  /// found. For finding errors: it reads all that is freed.
   void check_all_written(bool checks) { checks_all_written_ = checks; }
   void settle_written() { write_check_.settle(units_); }
   /// The next reduction of each unit starts a new sum.
   void clear_gradients();
-  /// The same of some units, after a micro-batch that was abandoned: what is still being reduced comes before the next
-  /// gradients.
+  /// Clears the gradients of some units, after a micro-batch that was abandoned: what is still being reduced comes
+  /// before the next gradients.
   void abandon_gradients(const std::vector<int>& units);
 
   /// Gathers one unit's f32 master weights and hands them to the host: `use(parameter, values)` for every parameter of
@@ -151,28 +152,29 @@ class Executor {
   int ranks() const { return everybody_.size(); }
   /// The host of each rank.
   std::vector<int> hosts() { return groups_.world().hosts(); }
-  /// Whether the host keeps anything of any unit.
+  /// True if the host keeps anything of any unit.
   bool keeps_on_host() const {
     return std::any_of(placements_.begin(), placements_.end(),
                        [](const auto& placement) { return placement->options.residence.has_any(); });
   }
-  /// Of units without a placement of their own.
+  /// Scheme of units without a placement of their own.
   const ShardScheme& scheme() const { return placements_.front()->scheme; }
   /// For small reductions on the compute stream, over all ranks: losses.
   Communicator& compute_comm() { return everybody_; }
-  /// The same over the ranks that together hold each master weight once, or, where those are not the same of every
-  /// unit, over all ranks, of which `counts_in_norm` then says whose segments of a unit make up the whole: norms.
+  /// Communicator for norms: over the ranks that together hold each master weight once, or, where those are not the
+  /// same for every unit, over all ranks, of which `counts_in_norm` then says whose segments of a unit make up the
+  /// whole.
   Communicator& norm_comm();
   bool counts_in_norm(const FlatParameter& unit) const {
     return !has_mixed_norms_ || unit.placement->is_first_replica();
   }
-  /// What this rank has sent so far for parameters and gradients.
+  /// Traffic that this rank has sent so far for parameters and gradients.
   ShardGroups::Sent sent() const { return groups_.sent(); }
   Context& context() { return context_; }
   const Context& context() const { return context_; }
 
  private:
-  /// Of masters that the host keeps; else empty.
+  /// Opens a window on masters that the host keeps; else empty.
   HostLink::Window open_masters(const FlatParameter& unit);
   void initialise(FlatParameter& unit, std::uint64_t seed, HostLink::Window window);
   void draw(const FlatParameter& unit, const Buffer& master, std::uint64_t seed);
@@ -198,8 +200,8 @@ class Executor {
   GroupTable groups_;
   std::vector<std::shared_ptr<const Placement>> placements_;  // the first is of units that have none of their own
   Communicator& everybody_;
-  std::vector<std::shared_ptr<void>> windows_;  // of zero-copy units, and private shards
-  std::optional<Pool> arena_;                   // where the transport prefers its own memory
+  std::vector<std::shared_ptr<void>> windows_;  // shared memory of zero-copy units, and private shards
+  std::optional<Pool> arena_;                   // memory of the transport, where it prefers its own
   Pool& comm_pool_;                             // everything that is communicated
   HostLink link_;
   Unsharder unsharder_;

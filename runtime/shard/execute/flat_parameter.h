@@ -37,34 +37,36 @@ struct FlatParameter {
   std::shared_ptr<const UnitLayout> layout;
   std::shared_ptr<const Placement> placement;    // null only where nothing is communicated
   const GradientReduction* reduction = nullptr;  // null: Communicator::reduce_scatter
-  int slice;                                     // of the master shards: what this rank's segments are asked for
+  int slice;                                     // index of the master shards that this rank's segments are asked for
   MixedPrecisionPolicy precision;
-  std::uint64_t seed;    // of what is rounded at random
-  DType gathered_dtype;  // of `full` and `kept`: precision.param, but in an evaluation in full precision
-  DType grad_dtype;      // of `full_grad`: precision.reduce, but f32 while several micro-batches accumulate
+  std::uint64_t seed;    // seed of random rounding
+  DType gathered_dtype;  // dtype of `full` and `kept`: precision.param, but in an evaluation in full precision
+  DType grad_dtype;      // dtype of `full_grad`: precision.reduce, but f32 while several micro-batches accumulate
 
   bool is_frozen = false;    // for good: there is no `grad`, and an optimizer has no state of it
   bool accumulates = false;  // gradients that begin are those of several micro-batches
 
   Memory master, grad, compute_copy;
-  Memory host_grad;                 // where the host keeps gradients: `grad` is there only while it is worked on
+  Memory host_grad;                 // gradients that the host keeps: `grad` is there only while it is worked on
   bool grad_is_written = false;     // in this step
   bool grad_is_divided = false;     // as far as it is divided after the sum
   bool has_transient_grad = false;  // `grad` is there from a reduction until it is taken, else always
 
   Buffer shared;       // zero-copy: every rank's shard in the runtime dtype, in memory that they share; else empty
-  Memory shared_kept;  // where those are the small group's shards: this rank's
-  Buffer
-      published;  // where this rank's shard is a private one: its place there, between publications hidden; else empty
+  Memory shared_kept;  // this rank's part of `shared`, where that holds the small group's shards
+  // Place of this rank's shard in `shared`, where the shard is a private one, between publications hidden; else empty
+  Buffer published;
   bool is_published = false;  // since the last update: the others' shards there are written
   bool is_open = false;       // a view of them is unsharded, or on its way
   bool is_in_scope = false;   // an UnshardScope of it lives
 
   Memory full, full_grad;  // while unsharded / while accumulating or reducing
-  Memory bucket;           // of an interleaved layout, from a gather until compute has waited for it
-  Memory staged, whole;    // of masters that the host keeps: the shard, as long; whole parameters, while unsharded
-  Memory host_full_grad, host_sum;  // where the host has those of gradients, once it has had them
-  std::vector<bool> parked;         // of each parameter whether its gradient is written, while the full one is parked
+  Memory bucket;           // bucket of an interleaved layout, from a gather until compute has waited for it
+  // Device copies while masters live on the host: the shard (until gathered), and the whole parameters (while
+  // unsharded)
+  Memory staged, whole;
+  Memory host_full_grad, host_sum;  // gradients' full buffer and sum on the host, once it has had them
+  std::vector<bool> parked;         // for each parameter: is its gradient written, while the full one is parked
   bool is_parked_full = false;      // in host_full_grad, and not in the memory of `grad`
   Event reloaded;                   // the gradient
   Memory kept, sum;                 // the small group's shard at hand / what reductions summed before their second step
@@ -78,7 +80,7 @@ struct FlatParameter {
   const ShardGroups& groups() const { return placement->groups; }
   std::vector<ShardSegment> segments() const { return layout->segments(slice); }
   std::vector<ShardSegment> held_segments() const { return layout->held_segments(slice); }
-  /// Of the segment's elements, wherever they are held.
+  /// Random numbers for rounding the segment's elements, wherever they are held.
   StochasticRounding rounding_of(const ShardSegment& segment) const {
     return {mix64(seed ^ hash_name("rounding")) ^ hash_name(layout->views()[segment.view].name), segment.view_offset,
             segment.run, segment.stride};
@@ -96,18 +98,18 @@ struct FlatParameter {
   }
   /// In gathered_dtype.
   Buffer held_param_buffer() const { return gathered_dtype == DType::f32 ? master_buffer() : compute_copy_buffer(); }
-  /// What is gathered.
+  /// Buffer that is gathered.
   Buffer param_buffer() const { return held_param_buffer().slice(0, layout->gathered_shard_elems()); }
-  /// The same where it is between micro-batches: what the host keeps, see HostLink.
+  /// Gradient shard where it is between micro-batches: on the host where it keeps gradients, see HostLink.
   Buffer kept_grad_buffer() const { return (host_grad ? host_grad : grad).buffer(DType::f32, layout->held_elems()); }
   Buffer held_grad_buffer() const { return grad.buffer(DType::f32, layout->held_elems()); }
-  /// What is reduced: this rank's segments.
+  /// Buffer that gradients are reduced to: this rank's segments.
   Buffer grad_buffer() const { return held_grad_buffer().slice(0, layout->shard_elems()); }
-  /// Of a zero-copy unit, what the others read of this rank.
+  /// Shard of a zero-copy unit that the others read of this rank.
   Buffer shared_shard() const {
     return shared_kept ? shared_kept.buffer(shared.dtype, shared_kept.bytes() / size_of(shared.dtype)) : param_buffer();
   }
-  /// Of a parameter that is whole, in what is held: masters, gradients or their like.
+  /// View of a whole parameter in what is held: masters, gradients or their like.
   Buffer whole_view(const Buffer& held, const FlatView& view) const {
     return held.slice(layout->held_offset(view), view.numel);
   }

@@ -20,14 +20,15 @@ class GradReducer {
   GradReducer(Context& context, Pool& pool, HostLink& link) : context_(context), pool_(pool), link_(link) {}
 
   void begin_gradient(FlatParameter& unit);
-  /// What gradients are accumulated in: of one rank, the first micro-batch's the master's gradient itself.
+  /// Buffer that gradients are accumulated in: of one rank, the first micro-batch's is the master's gradient itself.
   Buffer full_buffer(const FlatParameter& unit) const {
     return unit.full_grad ? unit.full_grad.buffer(unit.grad_dtype, unit.layout->full_elems()) : unit.grad_buffer();
   }
   void reduce(FlatParameter& unit);
   void finish(FlatParameter& unit);
   void release_gradient(FlatParameter& unit);
-  /// Where what accumulates is parked between micro-batches (Action): the full gradient, and what was summed.
+  /// Accumulating gradients are parked on the host between micro-batches (Action): the full gradient, and what was
+  /// summed.
   void park_accumulated(FlatParameter& unit);
   void reload_accumulated(FlatParameter& unit);
   void resume_accumulated(FlatParameter& unit);
@@ -36,8 +37,9 @@ class GradReducer {
   /// After the last reduction of a step: every rank gets the parts of whole parameters' gradients that the others have.
   void gather_whole(FlatParameter& unit);
 
-  /// Where the host keeps the master's gradient: it is on the device for `stream`, with what was summed so far; and no
-  /// more, but on the host as it was at `written`. Else nothing.
+  /// Gradients that the host keeps: `bring_gradient` has the master's on the device for `stream`, with what was summed
+  /// so far; `park_gradient` frees it there, and the host has it as it was at `written`. Nothing where the host keeps
+  /// none.
   void bring_gradient(FlatParameter& unit, Stream& stream);
   void park_gradient(FlatParameter& unit, const Event& written);
 
@@ -60,7 +62,7 @@ class GradReducer {
   void interleave(FlatParameter& unit);
   void replace_full(FlatParameter& unit, Memory memory);
   void add_to_grad(FlatParameter& unit);
-  /// Whether the full gradient lies in memory that is there anyway.
+  /// True if the full gradient lies in memory that is there anyway.
   static bool stays(const FlatParameter& unit) { return !unit.is_parked_full && !unit.host_grad; }
   static Buffer parked_buffer(const FlatParameter& unit);
   void drop_parked(FlatParameter& unit);
@@ -71,7 +73,7 @@ class GradReducer {
   Context& context_;
   Pool& pool_;
   HostLink& link_;
-  Memory finished_sum_;  // of the unit that was finished last; last_finish_ is its last use
+  Memory finished_sum_;  // sum of the unit that was finished last; last_finish_ is its last use
   Event last_reduction_, last_finish_;
 };
 

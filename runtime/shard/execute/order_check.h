@@ -46,7 +46,7 @@ class OrderCheck {
   OrderCheck& operator=(const OrderCheck&) = delete;
 
   void note(const std::vector<Action>& actions, Mode mode);
-  /// What is communicated of a unit: dtypes, comm dtypes, elements, how it is cut, the sizes of its groups. Ranks of
+  /// Notes how a unit is communicated: dtypes, comm dtypes, elements, how it is cut, the sizes of its groups. Ranks of
   /// different groups may differ in any of it without a message that tells.
   void note(const FlatParameter& unit);
   /// An UnshardScope: it was entered, with options that are a number; what it has of a unit became the weights, of
@@ -55,8 +55,8 @@ class OrderCheck {
   void note_write_back(int unit);
   void note_scatter(int unit);
   void note_leave() { is_due_ = true; }
-  /// What is no communication and decides what is trained all the same: "learning rate", "0.01". Holds until it is said
-  /// anew.
+  /// Notes a setting that is no communication and decides what is trained all the same: "learning rate", "0.01". Holds
+  /// until it is said anew.
   void set(std::string_view setting, std::string value);
 
   /// A step's last micro-batch has ended: the next `compare_if_due` compares.
@@ -67,12 +67,12 @@ class OrderCheck {
   /// While it holds, a comparison enqueues nothing: the step is captured, and whoever does that compares `hash` between
   /// the hosts before any of it runs, and says what came of it by settle().
   void defer(bool defers) { defers_ = defers; }
-  /// Of all that was noted since the start, and of the settings as they are.
+  /// Hash of all that was noted since the start, and of the settings as they are.
   std::uint64_t hash() const;
   /// The hosts have compared their hashes before a step that is replayed, of which nothing is noted. Throws what
   /// settle() throws.
   void compare_replayed(bool are_equal);
-  /// Of the last comparison, on every rank alike. Error(ranks_disagree), OrderMismatch, where the hashes differ.
+  /// Settles the last comparison, on every rank alike. Error(ranks_disagree), OrderMismatch, where the hashes differ.
   /// Collective then.
   void settle(bool are_equal);
   /// A micro-batch begins; `forget`: it was abandoned, and what was noted since it began is not to be compared.
@@ -90,14 +90,14 @@ class OrderCheck {
       return number < units.size() ? units[number] : std::to_string(number);
     }
   };
-  /// What a comparison compares, kept until it is over. The stream that finds a difference names it, whatever the host
-  /// does meanwhile.
+  /// Facts that a comparison compares, kept until it is over. The stream that finds a difference names it, whatever the
+  /// host does meanwhile.
   struct Compared {
     std::int64_t step = 0;  // that ended last, or has not ended
     std::shared_ptr<const Names> names;
     List units;                     // the facts of each
     std::vector<Setting> settings;  // in the order in which they were first said
-    List trained;                   // of each parameter, unit by unit: whether it is
+    List trained;                   // for each parameter, unit by unit: is it trained
     List operations;                // dtype, mode, kind and unit of each since the last comparison
   };
   std::shared_ptr<const Compared> take_step();

@@ -7,12 +7,12 @@
 
 namespace zs {
 
-/// What a rank holds of a unit in f32 (held_elems), and can have whole.
+/// Shards that a rank holds of a unit in f32 (held_elems), and can have whole.
 struct HeldShards {
   enum class Role : std::uint8_t { master, gradient, moment };
   Role role;
   Buffer held;
-  bool is_on_host = false;  // which keeps it, see HostLink
+  bool is_on_host = false;  // the host keeps it, see HostLink
 
   static HeldShards masters(const FlatParameter& unit) {
     return {Role::master, unit.master_buffer(), unit.has_masters_on_host()};
@@ -22,7 +22,7 @@ struct HeldShards {
   }
   /// This rank's part of what is cut.
   Buffer shard(const UnitLayout& layout) const { return held.slice(0, layout.gathered_shard_elems()); }
-  /// What every rank holds all of.
+  /// Part that every rank holds all of.
   Buffer whole(const UnitLayout& layout) const { return held.slice(layout.shard_elems(), layout.whole_elems()); }
 };
 
@@ -39,7 +39,7 @@ struct WholeUnit {
   Buffer whole_buffer(const UnitLayout& layout) const {
     return whole ? whole.buffer(DType::f32, layout.whole_elems()) : Buffer{};
   }
-  /// Of one parameter.
+  /// View of one parameter.
   Buffer of(const UnitLayout& layout, const FlatView& view) const {
     if (view.numel == 0 || !*this) return {};
     return view.is_whole ? whole_buffer(layout).slice(view.offset - layout.gathered_elems(), view.numel)
@@ -62,7 +62,7 @@ class ScopeTransfer {
   WholeUnit gather_to(FlatParameter& unit, const HeldShards& shards, int root);
   /// This rank's own part of what is whole becomes its shard.
   void store(FlatParameter& unit, const HeldShards& shards, const WholeUnit& from);
-  /// What is whole on rank `root` alone becomes every rank's shard.
+  /// Scatters what is whole on rank `root` alone: it becomes every rank's shard.
   void scatter(FlatParameter& unit, const HeldShards& shards, const WholeUnit& from, int root);
 
   /// To Device::pinned_memory(), on the offload stream; compute waits for it.
@@ -72,9 +72,9 @@ class ScopeTransfer {
 
   /// The ranks that share one set of the unit's masters, on compute.
   Communicator& masters(const FlatParameter& unit) { return unit.groups().norm ? *unit.groups().norm : everybody_; }
-  /// Of each rank of `masters`, which slice it holds.
+  /// Slice that each rank of `masters` holds.
   static std::vector<int> slices(const FlatParameter& unit);
-  /// What the ranks exchange is in it.
+  /// Pool that exchanged memory is taken from.
   Pool& pool() { return pool_; }
 
  private:

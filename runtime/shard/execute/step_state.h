@@ -9,8 +9,8 @@
 
 namespace zs {
 
-/// Where a step stands, for calls that may come only at certain places of it: they are refused by a UsageError that
-/// says what was forgotten. Owned by an Executor, whose `units` it looks at; one host thread uses it.
+/// State of a step, for calls that may come only at certain places of it: they are refused by a UsageError that says
+/// what was forgotten. Owned by an Executor, whose `units` it looks at; one host thread uses it.
 class StepState {
  public:
   explicit StepState(const std::vector<FlatParameter>& units) : units_(units) {}
@@ -23,7 +23,7 @@ class StepState {
   /// They were dropped, and the step begins again.
   void drop_step();
 
-  /// Where random numbers of the open micro-batch are counted from: the steps whose last micro-batch of training has
+  /// Counters that random numbers of the open micro-batch follow from: the steps whose last micro-batch of training has
   /// ended, and the micro-batches of training that have ended since.
   std::int64_t steps_done() const { return steps_done_; }
   std::int64_t micro_batch() const { return micro_batch_; }
@@ -31,11 +31,11 @@ class StepState {
   void set_steps_done(std::int64_t steps) { steps_done_ = steps, micro_batch_ = 0; }
 
   bool is_in_micro_batch() const { return is_open_; }
-  /// Whether the step's last micro-batch has ended, and its gradients are there.
+  /// True if the step's last micro-batch has ended, and its gradients are there.
   bool has_ended() const { return has_ended_; }
   /// "a micro-batch", "an evaluation": the one that is open.
   const char* open_name() const { return mode_ == Mode::eval ? "an evaluation" : "a micro-batch"; }
-  /// Whether the unit held a reduced sum when the open micro-batch began.
+  /// True if the unit held a reduced sum when the open micro-batch began.
   bool had_sum(std::size_t unit) const { return unit < had_sum_.size() && had_sum_[unit]; }
 
   /// `call` does not go with an UnshardScope of any unit.
@@ -45,16 +45,16 @@ class StepState {
   void check_no_micro_batch(std::string_view call) const;
   /// Nor with gradients that no optimizer has taken.
   void check_between_steps(std::string_view call) const;
-  /// Of an optimizer's step: a step's last micro-batch has ended, and every unit is sharded.
+  /// Checks an optimizer's step: a step's last micro-batch has ended, and every unit is sharded.
   void check_update() const;
-  /// The same once it waits for the reductions: some unit has a gradient.
+  /// Checks, once the step waits for the reductions, that some unit has a gradient.
   void check_has_gradient() const;
 
  private:
   const std::vector<FlatParameter>& units_;
   Mode mode_ = Mode::train;
   bool is_open_ = false, has_ended_ = false;  // a micro-batch; the step's last one
-  int micro_batches_ = 0;                     // of training, ended since the last step
+  int micro_batches_ = 0;                     // micro-batches of training, ended since the last step
   std::int64_t steps_done_ = 0, micro_batch_ = 0;
   std::vector<bool> had_sum_;
 };

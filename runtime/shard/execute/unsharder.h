@@ -27,7 +27,7 @@ class Unsharder {
   void defer_free(FlatParameter& unit);
   void free_deferred(FlatParameter& unit);
 
-  /// What compute has of an unsharded unit.
+  /// Full parameters of an unsharded unit, as compute reads them.
   static Buffer full_buffer(const FlatParameter& unit);
   /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait
   /// for it.
@@ -35,9 +35,9 @@ class Unsharder {
   /// The unit's f32 master weights but for whole parameters (gathered_elems), once the unshard stream has come here: in
   /// `memory`, of that stream, or where they lie anyway.
   Buffer gather_masters(FlatParameter& unit, Memory& memory);
-  /// The same in memory that is nobody else's.
+  /// Gathers the master weights as above, into memory that has no other user.
   Memory copy_masters(FlatParameter& unit);
-  /// The same of other f32 shards (gathered_shard_elems), which the unshard stream may read.
+  /// Gathers other f32 shards (gathered_shard_elems), which the unshard stream may read, in the same way.
   Memory copy_shards(FlatParameter& unit, const Buffer& shard);
 
  private:

@@ -30,17 +30,17 @@ class WriteCheck {
   /// Collective. Throws, on the compute stream, for a unit that differed since the last time.
   void settle(const std::vector<FlatParameter>& units);
 
-  /// What an UnshardScope has of a unit: parameters, and behind them gradients, each whole; empty ones are none.
+  /// Values that an UnshardScope has of a unit: parameters, and after them gradients, each whole; empty ones are none.
   struct Values {
     std::vector<Buffer> buffers;
     std::vector<std::string> names;
   };
   /// i64: a hash of each.
   Memory hash(const FlatParameter& unit, const Values& values);
-  /// Of a scope for reading, before it ends: whether they are still those of `hashes`.
+  /// Notes, for a scope for reading, before it ends, if the values are no more those of `hashes`.
   void note_changed(const FlatParameter& unit, const Values& values, const Memory& hashes);
 
-  /// What a rank wrote back in one scope of a unit.
+  /// Record of what a rank wrote back in one scope of a unit.
   struct Written {
     std::string unit;
     std::vector<std::string> names;
@@ -65,7 +65,7 @@ class WriteCheck {
   Context& context_;
   Communicator& everybody_;
   Memory found_;            // i64: a hash of the name of a unit that differed, or 0
-  bool has_found_ = false;  // it is written
+  bool has_found_ = false;  // `found_` is written
   std::vector<Written> late_;
 };
 

@@ -4,8 +4,8 @@
 
 namespace zs {
 
-/// What a reduction divides its sum over the ranks by. `before` is applied to a rank's own gradient when it is
-/// complete, `after` to the sum, when the optimizer takes it.
+/// Divisor of a reduction's sum over the ranks. `before` is applied to a rank's own gradient when it is complete,
+/// `after` to the sum, when the optimizer takes it.
 struct Division {
   enum class Rule : std::uint8_t {
     none,         ///< by nothing: the loss is scaled by whoever calls backward
@@ -16,7 +16,7 @@ struct Division {
     custom_last,  ///< by `factor`, after
   };
   Rule rule = Rule::mean;
-  float factor = 1;  ///< of the custom rules
+  float factor = 1;  ///< factor of the custom rules
 
   struct Factors {
     float before = 1, after = 1;

@@ -7,17 +7,18 @@
 
 namespace zs {
 
-/// How a unit's parameters travel when they are gathered from the master shards: each rank encodes its own, bytes are
-/// gathered, and every rank decodes all of them, its own too, so that all have the same bits. The master weights stay
-/// exact, and so are what an evaluation in full precision and an UnshardScope gather. Immutable; alike on every rank,
-/// which compare its fingerprint. Outlives the runtimes that have it. One of a user's own derives from this.
+/// Format in which a unit's parameters travel when they are gathered from the master shards: each rank encodes its own,
+/// bytes are gathered, and every rank decodes all of them, its own too, so that all have the same bits. The master
+/// weights stay exact, and so are what an evaluation in full precision and an UnshardScope gather. Immutable; alike on
+/// every rank, which compare its fingerprint. Outlives the runtimes that have it. One of a user's own derives from
+/// this.
 class GatherFormat {
  public:
   virtual ~GatherFormat() = default;
 
   /// u8 of one rank's shard of so many elements, f32 or bf16: at least 1 of at least 1.
   virtual std::int64_t encoded_bytes(std::int64_t elems, DType dtype) const = 0;
-  /// What the following two are given: on the unshard stream, within an operation that has declared these buffers.
+  /// Arguments of the next two functions: on the unshard stream, within an operation that has declared these buffers.
   struct Work {
     ExecContext& exec;
     const KernelTable& kernels;

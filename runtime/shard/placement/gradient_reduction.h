@@ -7,8 +7,8 @@
 
 namespace zs {
 
-/// What takes the place of the first step of a gradient's reduction: a reduce-scatter of one's own, compressed, delayed
-/// or scaled. Where a scheme has a second step (the all-reduce over replicas of hsdp, the outer groups of nested), that
+/// Replacement for the first step of a gradient's reduction: a reduce-scatter of one's own, compressed, delayed or
+/// scaled. Where a scheme has a second step (the all-reduce over replicas of hsdp, the outer groups of nested), that
 /// follows as ever. Alike on every rank: they compare its name. Outlives the runtimes that have it.
 ///
 ///     struct Halved : zs::GradientReduction {
@@ -26,19 +26,19 @@ class GradientReduction {
 
   struct Reduced {
     Stream& stream;         ///< all work goes there: on return it is enqueued, not done
-    std::string_view name;  ///< of the unit, for as long as the runtime
+    std::string_view name;  ///< name of the unit; lives as long as the runtime
     /// MixedPrecisionPolicy::reduce, shard after shard: this rank's whole gradient of the micro-batches since the last
     /// reduction. Nobody needs it afterwards, so it may be written.
     Buffer full;
     Buffer shard;     ///< f32: this rank's part of the sum over the group
-    ReduceInto into;  ///< whether that is added to what `shard` holds, the sum of earlier micro-batches
+    ReduceInto into;  ///< says if the sum is added to what `shard` holds, the sum of earlier micro-batches
     Communicator& group;
     const KernelTable& kernels;
   };
   /// Called by the host once for each reduction of a unit, in the same order on every rank, of one rank too. Padding,
   /// where gradients are zero, must stay zero.
   virtual void reduce(const Reduced& unit) const = 0;
-  /// What ranks and error lines call it.
+  /// Name in messages between ranks and in error lines.
   virtual std::string_view name() const = 0;
 };
 

@@ -4,10 +4,10 @@
 
 namespace zs {
 
-/// Where the f32 shards of a unit are kept: on the device, or in memory of the host (Device::pinned_memory) or on a
-/// disk, from where they come to the device for as long as they are worked on.
+/// Residence of the f32 shards of a unit: the device, or memory of the host (Device::pinned_memory) or a disk, from
+/// where they come to the device for as long as they are worked on.
 struct Residence {
-  bool has_masters_on_host = false;       ///< of f32 units each gather brings them
+  bool has_masters_on_host = false;       ///< each gather of an f32 unit brings them
   bool has_moments_on_host = false;       ///< the optimizer's state
   bool has_gradients_on_host = false;     ///< reduced, between micro-batches and until the update
   bool has_accumulators_on_host = false;  ///< gradients not reduced, or by half, between micro-batches
@@ -20,7 +20,7 @@ struct Residence {
   /// memory. Empty: in memory.
   std::string masters_disk = {}, moments_disk = {};
 
-  /// Of what an optimizer works on.
+  /// True if the host keeps any shard that an optimizer works on.
   bool has_any() const { return has_masters_on_host || has_moments_on_host || has_gradients_on_host; }
   bool operator==(const Residence&) const = default;
 };

@@ -11,8 +11,8 @@
 
 namespace zs {
 
-/// What becomes of a unit's parameters between its forward and its backward: sharded over all ranks that they are
-/// sharded over at other times (`true`), kept whole (`false`), or sharded over a smaller group of so many ranks.
+/// State of a unit's parameters between its forward and its backward: sharded over all ranks that they are sharded over
+/// at other times (`true`), kept whole (`false`), or sharded over a smaller group of so many ranks.
 class Reshard {
  public:
   template <class Bool>
@@ -35,7 +35,7 @@ class Reshard {
   std::int64_t ranks_;
 };
 
-/// What of a unit is cut over the ranks, by the names that are known for it (docs/sharding.md).
+/// Strategy that says which parts of a unit are cut over the ranks, by its established name (docs/sharding.md).
 enum class Strategy : std::uint8_t {
   ddp,            ///< everything whole on every rank; gradients are all-reduced
   zero1,          ///< optimizer state sharded
@@ -67,7 +67,7 @@ struct MeshPlan {
   bool operator==(const MeshPlan&) const = default;
 };
 
-/// Who holds what, and when gradients are reduced.
+/// Options of a scheme: who holds what, and when gradients are reduced.
 struct SchemeOptions {
   Strategy strategy = Strategy::zero3;
   int group_size = 0;  ///< ranks of a small group: hsdp and nested only
@@ -113,18 +113,18 @@ class ShardScheme {
   std::vector<int> ranks_over(const Axes& axes) const { return mesh_.ranks_over(axes); }
   /// Axes of `all` that `some` has not.
   static Axes without(const Axes& all, const Axes& some);
-  /// What the padded flat parameter must be a multiple of: the slices of every role.
+  /// Divisor that the padded flat parameter must be a multiple of: the slices of every role.
   int finest() const;
-  /// The same scheme, seen from another rank.
+  /// This scheme, seen from another rank.
   ShardScheme at(int rank) const;
 
   const SchemeOptions& options() const { return options_; }
-  /// Whether parameters are sharded between uses, at any number of ranks.
+  /// True if parameters are sharded between uses, at any number of ranks.
   bool shards_parameters() const;
   const Mesh& mesh() const { return mesh_; }
 
   UnitSchedule unit_schedule() const;
-  /// Whether the gradient that is reduced over `reduced` needs a second step to become the master shard's.
+  /// True if the gradient that is reduced over `reduced` needs a second step to become the master shard's.
   bool has_final_step() const { return reduced != master || !replicate.empty(); }
   /// "zero3": the strategy's name, or "mesh".
   std::string_view name() const;

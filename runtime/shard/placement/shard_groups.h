@@ -13,18 +13,19 @@
 
 namespace zs {
 
-/// What moves nothing and waits for nobody, as in a null world: for finding out what a step takes without it.
+/// Operations to omit: they move nothing and wait for nobody, as in a null world. For finding out what a step takes
+/// without them.
 enum class Omit : std::uint8_t { nothing, gathers, reductions, both };
 
 class GroupTable;
 
-/// What a group of ranks is for.
+/// Purpose of a group of ranks.
 enum class GroupRole : std::uint8_t { gather, gather_small, reduce, finish, whole, norm };
-/// What takes the place of a group that the world has made, or that group itself. Its operations are the group's own;
-/// it must die before the world, and may keep `usual` for that.
+/// Replacement for a group that the world has made, or that group itself. Its operations are the group's own; it must
+/// die before the world, and may keep `usual` for that.
 using ReplaceGroup = std::function<std::shared_ptr<Communicator>(GroupRole role, std::shared_ptr<Communicator> usual)>;
 
-/// How the groups are made.
+/// Options that the groups are made with.
 struct GroupOptions {
   Omit omit = Omit::nothing;
   ReplaceGroup replace = {};  ///< empty: the world's own
@@ -53,18 +54,18 @@ struct ShardGroups {
   };
   static Over axes_of(const ShardScheme& scheme);
 
-  /// What this rank has sent for parameters and gradients, by group.
+  /// Traffic that this rank has sent for parameters and gradients, by group.
   struct Sent {
     CommTraffic gather, gather_small, reduce, finish, whole;
     Sent since(const Sent& earlier) const;
-    /// Of both kinds.
+    /// Bytes of both kinds of gathers.
     std::int64_t parameter_bytes() const { return gather.sent_bytes() + gather_small.sent_bytes(); }
     std::int64_t gradient_bytes() const { return reduce.sent_bytes() + finish.sent_bytes() + whole.sent_bytes(); }
   };
 
-  /// What moves the data of those that gather and reduce units and have a transport of their own, on any rank: "gather
-  /// shm, finish mpi". Empty where none has: their transport is chosen by where their ranks are, where `world` goes
-  /// over several hosts.
+  /// Transports of the groups that gather and reduce units and have one of their own, on any rank: "gather shm, finish
+  /// mpi". Empty where none has: their transport is chosen by where their ranks are, where `world` goes over several
+  /// hosts.
   static std::string describe(const World& world, const SchemeOptions& options);
 
   ShardScheme::Axes kept;         ///< over which the kept shards are cut; empty: none are kept

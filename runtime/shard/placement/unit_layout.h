@@ -14,7 +14,7 @@
 
 namespace zs {
 
-/// Where one parameter lies in a buffer that holds its whole unit, in elements.
+/// View of one parameter in a buffer that holds its whole unit, in elements.
 struct FlatView {
   std::string name;
   Shape shape;
@@ -30,21 +30,23 @@ struct FlatView {
 struct ShardSegment {
   std::size_t view;           ///< index into UnitLayout::views()
   std::int64_t shard_offset;  ///< in the shard
-  std::int64_t view_offset;   ///< of the first, in the view
+  std::int64_t view_offset;   ///< index of the first element, in the view
   std::int64_t count, run, stride;
 
-  /// Where the segment's element `i` lies in the view.
+  /// Index in the view of the segment's element `i`.
   std::int64_t element(std::int64_t i) const { return view_offset + i / run * stride + i % run; }
   std::int64_t runs() const { return count / run; }
 };
 
-/// How the parameters of one unit lie whole, and how they are cut into one shard for each of `ranks` ranks. A *bucket*
-/// is what is communicated: shard after shard. A value that does not change; any thread may read it.
+/// Layout of the parameters of one unit: whole, and cut into one shard for each of `ranks` ranks. A *bucket* is what is
+/// communicated: shard after shard. A value that does not change; any thread may read it.
 ///
-///     shard   | sharded parameters | a part of each whole parameter | padding     shard_elems(); the first
-///     gathered_shard_elems() are gathered full    | sharded parameters, whole ones behind them | padding full_elems();
-///     views() say where held    | shard | whole parameters                                          held_elems(): what
-///     a rank keeps of weights and moments
+///     shard   | sharded parameters | a part of each whole parameter | padding
+///             shard_elems(); the first gathered_shard_elems() are gathered
+///     full    | sharded parameters, whole ones after them | padding
+///             full_elems(); views() say where
+///     held    | shard | whole parameters
+///             held_elems(): what a rank keeps of weights and moments
 ///
 /// Padding is zero, and never seen by optimizer or norm.
 class UnitLayout {
@@ -63,15 +65,15 @@ class UnitLayout {
   std::int64_t gathered_elems() const { return gathered_shard_elems_ * ranks_; }
   std::int64_t whole_elems() const { return full_elems() - gathered_elems(); }
   std::int64_t held_elems() const { return shard_elems() + whole_elems(); }
-  /// Where a whole parameter begins in what a rank holds.
+  /// Offset of a whole parameter in what a rank holds.
   std::int64_t held_offset(const FlatView& view) const { return shard_elems() + view.offset - gathered_elems(); }
 
-  /// Whether the shards one after the other are not the views one after the other, so that copies lie between bucket
+  /// True if the shards one after the other are not the views one after the other, so that copies lie between bucket
   /// and full buffer.
   virtual bool is_interleaved() const = 0;
-  /// Of the shard of `rank`, ascending: of all ranks together they are every element once.
+  /// Segments of the shard of `rank`, ascending: of all ranks together they are every element once.
   virtual std::vector<ShardSegment> segments(int rank) const = 0;
-  /// The same of what the rank holds, whole parameters whole.
+  /// Segments of what the rank holds, whole parameters whole.
   std::vector<ShardSegment> held_segments(int rank) const;
   /// Ranges (offset, count) of the full buffer that belong to no view, in order.
   std::vector<std::pair<std::int64_t, std::int64_t>> padding() const;

@@ -10,7 +10,7 @@
 
 namespace zs {
 
-/// What one unit does otherwise than the rest of its runtime. Alike on every rank.
+/// Policy of one unit, where it differs from the rest of its runtime. Alike on every rank.
 struct UnitPolicy {
   /// Instead of the scheme's, and whether or not the ends are kept. Only where parameters are sharded; a number of
   /// ranks is one that divides those over which they are, and does not go with nested or a mesh.
