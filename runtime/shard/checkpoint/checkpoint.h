@@ -10,15 +10,15 @@
 
 namespace zs {
 
-/// What is saved and loaded: on each rank the shards that it holds.
+/// State that is saved and loaded: on each rank the shards that it holds.
 struct TrainingState {
   World& world;
   Executor& executor;
   Optimizer& optimizer;
 };
 
-/// What there is to know beside tensors. Random numbers are counted from (seed, step ...), so the attributes that name
-/// the seed and the position in the data are all of their state.
+/// Facts that a checkpoint holds beside tensors. Random numbers are counted from (seed, step ...), so the attributes
+/// that name the seed and the position in the data are all of their state.
 struct CheckpointInfo {
   std::int64_t step = 0;  ///< steps done
   std::map<std::string, std::string> attributes = {};
@@ -44,8 +44,8 @@ std::string save(const TrainingState& state, const std::string& root, const Chec
 /// checksums, and the manifest.
 CheckpointInfo load(const TrainingState& state, const std::string& folder);
 
-/// The same of the weights alone, without an optimizer: for who evaluates a model or samples from it. Its moments are
-/// not read.
+/// Loads the weights alone, without an optimizer, otherwise as `load`: for evaluating a model or sampling from it. Its
+/// moments are not read.
 CheckpointInfo load_weights(World& world, Executor& executor, const std::string& folder);
 
 /// Runs `body` on every rank and waits for all; when it threw on any, every rank throws the AgreedError of the lowest

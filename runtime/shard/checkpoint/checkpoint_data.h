@@ -15,7 +15,7 @@ struct DataHeader {
   std::uint32_t version = 1, byte_order = 0x01020304;
   std::int64_t rank = 0, ranks = 0, step = 0;
   std::int64_t data_bytes = 0;   ///< from the file's begin, this header included, to the table of checksums
-  std::int64_t block_bytes = 0;  ///< of what one checksum covers
+  std::int64_t block_bytes = 0;  ///< bytes that one checksum covers
   std::int64_t unused = 0;
 
   bool operator==(const DataHeader&) const = default;
@@ -43,12 +43,12 @@ class DataFileWriter {
   void flush();
 
   std::int64_t data_bytes_, position_ = 0;
-  std::vector<std::byte> block_;  // what is not written yet
+  std::vector<std::byte> block_;  // bytes that are not written yet
   std::vector<std::uint64_t> table_;
   FileWriter file_;
 };
 
-/// The same file, read in any order; every block is checked as it is read. Memory: one block and the table.
+/// Reader of a data file, in any order; every block is checked as it is read. Memory: one block and the table.
 class DataFileReader {
  public:
   /// `bytes` and `digest`: what the manifest says. `expected`: rank, ranks and step.

@@ -18,7 +18,7 @@ namespace zs {
 std::string step_folder(const std::string& root, std::int64_t step);
 inline constexpr const char* kWritingSuffix = ".tmp";
 inline constexpr const char* kRemovingSuffix = ".del";
-/// Of one that was set aside, since its bytes are not those that were written; a number may follow.
+/// Suffix of a checkpoint that was set aside, since its bytes are not those that were written; a number may follow.
 inline constexpr const char* kDamagedSuffix = ".damaged";
 
 /// N of "step-N", written as a number is; nothing for any other name.
@@ -28,7 +28,7 @@ std::optional<std::int64_t> step_of(std::string_view name);
 /// commits. None where there is no `root`; Error(checkpoint) where it cannot be listed.
 std::vector<std::int64_t> list_checkpoints(const std::string& root);
 
-/// Which steps were written by whom removes: all of them, where nothing is said.
+/// Filter of steps that were written by whoever removes: all of them, where nothing is said.
 using StepFilter = std::function<bool(std::int64_t step)>;
 
 /// Why ROOT/step-N is not to be removed: it is not `is_own`, holds another step, or something that no save has written.

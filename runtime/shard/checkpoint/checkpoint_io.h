@@ -29,10 +29,10 @@ std::vector<std::string> names_in(const std::string& folder);
 /// file, or the folder itself, where it is none. Empty: nothing does.
 std::string foreign_path(const std::string& folder);
 
-/// What the user can do about a file that the system refuses.
+/// Advice for the user about a file that the system refuses with this errno.
 const char* advice_for(int error);
 
-/// What saving does to the disk.
+/// Operation of a save on the disk.
 enum class FileOp : std::uint8_t { make_folder, create, reserve, write, sync, close, sync_folder, rename, remove };
 const char* name_of(FileOp op);
 
@@ -115,7 +115,7 @@ class FileReader {
   std::int64_t bytes_ = 0;
 };
 
-/// What every user of a checkpoint that cannot be read is told to do.
+/// Advice for every user of a checkpoint that cannot be read.
 inline constexpr const char* kTryAnother = "use another checkpoint";
 
 }  // namespace zs

@@ -26,14 +26,14 @@ struct CheckpointFile {
   std::vector<SavedSegment> segments;
 };
 
-/// What a checkpoint holds. `attributes` are the trainer's: whatever it needs beside tensors to go on.
+/// Contents of a checkpoint. `attributes` are the trainer's: whatever it needs beside tensors to go on.
 struct CheckpointManifest {
   static constexpr int kVersion = 1;
 
   std::int64_t step = 0;
   std::map<std::string, std::string> attributes;
   std::vector<CheckpointTensor> tensors;
-  std::vector<CheckpointFile> files;  ///< of rank 0, 1 ...
+  std::vector<CheckpointFile> files;  ///< files of rank 0, 1 ...
 
   std::vector<std::int64_t> numels() const;
   std::vector<std::int64_t> element_bytes() const;

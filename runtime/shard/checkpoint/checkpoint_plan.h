@@ -21,10 +21,11 @@ struct SavedSegment {
   bool operator==(const SavedSegment&) const = default;
 };
 
-/// Who writes what: rank r holds the ranges `held[r]`, of tensors with `numels` elements. Every element is given to one
-/// of the ranks that hold it, to the one with the least to write so far; so replicas share the work and nothing is
-/// written twice. The same on every rank. Each rank's ranges come in the order of tensors and elements. An element that
-/// nobody holds is an Error(internal), and so are ranges of one tensor that are cut on different dims.
+/// Plan of who writes what: rank r holds the ranges `held[r]`, of tensors with `numels` elements. Every element is
+/// given to one of the ranks that hold it, to the one with the least to write so far; so replicas share the work and
+/// nothing is written twice. The plan is alike on every rank. Each rank's ranges come in the order of tensors and
+/// elements. An element that nobody holds is an Error(internal), and so are ranges of one tensor that are cut on
+/// different dims.
 std::vector<std::vector<ElementRange>> plan_writes(const std::vector<std::vector<ElementRange>>& held,
                                                    const std::vector<std::int64_t>& numels);
 
@@ -34,7 +35,7 @@ inline constexpr std::int64_t kSegmentAlign = 64;
 /// Places ranges in a file behind `header_bytes`, one after the other. `element_bytes` of each tensor.
 std::vector<SavedSegment> lay_out(const std::vector<ElementRange>& ranges,
                                   const std::vector<std::int64_t>& element_bytes, std::int64_t header_bytes);
-/// Where the last segment ends, rounded up.
+/// End of the last segment, rounded up.
 std::int64_t data_end(const std::vector<SavedSegment>& segments, const std::vector<std::int64_t>& element_bytes,
                       std::int64_t header_bytes);
 
@@ -52,7 +53,7 @@ class SegmentIndex {
   SegmentIndex(const std::vector<std::vector<SavedSegment>>& files, const std::vector<std::int64_t>& numels,
                std::vector<std::int64_t> element_bytes);
 
-  /// Whether every element of the tensor was saved exactly once.
+  /// True if every element of the tensor was saved exactly once.
   bool is_complete(std::int64_t tensor) const;
   /// In the order of elements. The tensor is complete and holds the range, which is one run.
   std::vector<ReadPart> find(const ElementRange& wanted) const;
@@ -62,7 +63,7 @@ class SegmentIndex {
     std::int64_t begin, count, offset;
     int file;
   };
-  std::vector<std::vector<Entry>> entries_;  // of each tensor, by begin
+  std::vector<std::vector<Entry>> entries_;  // entries of each tensor, by begin
   std::vector<std::int64_t> strides_;  // all of the tensor, where it is not cut on a later dim; 0: cut in two ways
   std::vector<std::int64_t> numels_, element_bytes_;
 };

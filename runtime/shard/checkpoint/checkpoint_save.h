@@ -12,7 +12,7 @@ namespace zs {
 /// older checkpoints stay as they are. One host thread uses it; TrainingState and the watch outlive it.
 class BackgroundSave {
  public:
-  /// Of the copy on this rank, at most.
+  /// Largest size of the copy on this rank, in bytes.
   static std::int64_t held_bytes(const Executor& executor, const Optimizer& optimizer);
 
   /// As save(), but that it returns when the copy is made. `held` (u8) is nobody else's until this ends. Throws
@@ -25,9 +25,9 @@ class BackgroundSave {
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;
 
-  /// Whether this rank's thread is still at work.
+  /// True while this rank's thread is at work.
   bool is_writing() const;
-  /// What that took, once it is over.
+  /// Duration of this rank's writing in seconds, once it is over.
   double writing_s() const;
   /// Waits for the threads of all ranks, and makes a checkpoint of what they wrote; its path. Once. Collective; blocks.
   /// Throws AgreedError: nothing was saved, and what was written is removed.

@@ -10,14 +10,14 @@
 
 namespace zs {
 
-/// What a tensor of the state is of its parameter: the f32 weights, or one of Optimizer::state_names().
+/// Kind of a tensor of the state that is its parameter's f32 weights; other kinds are Optimizer::state_names().
 inline constexpr const char* kMasterKind = "master";
 
 /// A tensor of the state, and the parts of it that this rank holds, in the order of elements. They are cut on the same
 /// dim. Of moments in 8 bits there are u8 codes, and scales, one for each block of the parameter.
 struct HeldTensor {
   struct Piece {
-    ElementRange range;  ///< of this tensor, as if it were the first
+    ElementRange range;  ///< elements of this tensor, as if it were the first
     Buffer data;         ///< run after run
 
     Buffer run(std::int64_t number) const { return data.slice(number * range.count, range.count); }
@@ -29,12 +29,12 @@ struct HeldTensor {
 /// The whole of it.
 HeldTensor::Piece whole_piece(const Buffer& data);
 
-/// What a unit has of one kind, as a ScopeTransfer takes it.
+/// Shards that a unit has of one kind, as a ScopeTransfer takes them.
 struct HeldKind {
   std::string kind;
   HeldShards shards;
   std::vector<bool> has = {};  ///< by parameter; none: all have it
-  Memory copy = {};            ///< of a state that some parameters have: where the shards are, zeros for the others
+  Memory copy = {};  ///< copy of a state that some parameters have: where the shards are, zeros for the others
 
   bool is_of(std::size_t parameter) const { return has.empty() || has.at(parameter); }
 };

@@ -27,9 +27,9 @@ struct StateOptions {
 /// anybody's: to load, fill them from wherever values are.
 struct StateByName {
   std::vector<HeldTensor> tensors;                ///< in the order of the model; ignored parameters last
-  std::map<std::string, std::int64_t> updates;    ///< of each parameter: how many steps have updated it
-  std::vector<std::shared_ptr<const void>> keep;  ///< of the host
-  std::vector<Memory> memory;                     ///< of the device
+  std::map<std::string, std::int64_t> updates;    ///< for each parameter: the number of steps that have updated it
+  std::vector<std::shared_ptr<const void>> keep;  ///< owners of memory of the host
+  std::vector<Memory> memory;                     ///< memory of the device
 
   /// Null where there is none.
   const HeldTensor* find(const std::string& parameter, const std::string& kind = kMasterKind) const;
@@ -45,11 +45,11 @@ struct LoadOptions {
   bool strict = true;  ///< the names are those of the state, all of them and no others; else what is there is loaded
   std::optional<int> only_rank =
       {};  ///< this rank has all tensors, whole, and the others get theirs of it; what they pass is not looked at
-  bool with_frozen = true;     ///< whether a strict load wants those too
-  bool with_optimizer = true;  ///< whether its state and numbers of updates are loaded
+  bool with_frozen = true;     ///< a strict load wants frozen parameters too
+  bool with_optimizer = true;  ///< the optimizer's state and numbers of updates are loaded
 };
 
-/// What a load that is not strict has left out.
+/// Names that a load that is not strict has left out.
 struct StateDifferences {
   std::vector<std::string> missing, unexpected;  ///< "layer0.weight (adamw.m)"
 };

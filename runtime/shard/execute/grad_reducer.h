@@ -38,8 +38,8 @@ class GradReducer {
   void gather_whole(FlatParameter& unit);
 
   /// Gradients that the host keeps: `bring_gradient` has the master's on the device for `stream`, with what was summed
-  /// so far; `park_gradient` frees it there, and the host has it as it was at `written`. Nothing where the host keeps
-  /// none.
+  /// so far; `park_gradient` frees it there, and the host has it as it was at `written`. Where the host keeps none,
+  /// neither moves anything; `bring_gradient` gives a transient gradient its memory.
   void bring_gradient(FlatParameter& unit, Stream& stream);
   void park_gradient(FlatParameter& unit, const Event& written);
 

@@ -31,15 +31,15 @@ class DiskFile {
     return pool_.acquire(bytes, stream, std::move(label));
   }
   bool contains(const Buffer& buffer) const;
-  /// Whether a read or a write has thrown. Any thread.
+  /// True if a read or a write has thrown. Any thread.
   bool has_failed() const { return has_failed_; }
-  /// So long the file is.
+  /// Length of the file.
   std::int64_t bytes() const { return space_.end; }
 
-  /// What a buffer stands for, for another thread than the host's.
+  /// Place in the file that a buffer stands for, for another thread than the host's.
   struct Extent {
     std::int64_t begin, bytes;
-    std::vector<std::uint64_t> hashes;  // of each block; 0: not known
+    std::vector<std::uint64_t> hashes;  // hash of each block; 0: not known
   };
   struct Range {
     Extent* extent;
@@ -70,7 +70,7 @@ class DiskFile {
   [[noreturn]] void fail(const char* what, std::int64_t offset, const std::string& why) const;
 
   std::string folder_;
-  std::uintptr_t base_;  // of the addresses
+  std::uintptr_t base_;  // first of the addresses
   int descriptor_ = -1;
   mutable std::atomic<bool> has_failed_ = false;
   std::map<std::int64_t, Extent> extents_;  // by their begin

@@ -24,7 +24,7 @@ class HostLink {
       Memory memory;
       bool is_written = true;    // else compute has only read it, and it need not go back
       DiskFile* disk = nullptr;  // that keeps it
-      Memory staging = {};       // of the host, on the way from and to there
+      Memory staging = {};       // memory of the host, on the way from and to the disk
 
       Buffer here() const { return memory.buffer(host.dtype, host.elems); }
       Buffer beside() const { return disk != nullptr ? staging.buffer(host.dtype, host.elems) : host; }
@@ -32,7 +32,7 @@ class HostLink {
     std::string unit;
     std::vector<Part> parts;
     Event arrived;
-    Stream* mover = nullptr;  // who has filled it
+    Stream* mover = nullptr;  // stream that has filled it
 
     Buffer operator[](std::size_t part) const { return parts.at(part).here(); }
   };
@@ -42,7 +42,7 @@ class HostLink {
   /// Memory of the host for a shard, or room in a file of the folder `disk`. Its contents are undefined until a window
   /// is stored there. Errors of DiskFile.
   Memory acquire(std::int64_t bytes, const std::string& label, const std::string& disk = {});
-  static constexpr const char* kLabel = "host_window";  ///< of what is on the device for a while
+  static constexpr const char* kLabel = "host_window";  ///< label of what is on the device for a while
 
   /// Copies of shards that the host keeps, once a stream has waited for `arrived`. `pool`: whose memory; none: the
   /// device's own.
@@ -68,9 +68,9 @@ class HostLink {
   /// Throws what a disk has failed with in work that is done: a GPU goes on with what it has then. `load` does so, too.
   void check();
 
-  /// Of a shard, or a part of one: whether a disk keeps it.
+  /// True if a disk keeps the shard, or part of one.
   bool is_on_disk(const Buffer& host) const { return disk_of(host) != nullptr; }
-  /// Such a one to memory of the host and back, now: while the device is idle.
+  /// Copy a shard that a disk keeps to memory of the host, and back, now: while the device is idle.
   void read(const Buffer& from, void* to) const;
   void write(const Buffer& to, const void* from) const;
   /// The bytes of each folder's file.

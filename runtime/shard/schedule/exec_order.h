@@ -24,7 +24,7 @@ class ExecOrder {
   /// Up to `count` units due after the one that runs, each of several turns in a row counted once; none while
   /// recording.
   std::vector<int> upcoming(Phase phase, int count) const;
-  /// Whether the next turn is this unit's; not while recording.
+  /// True if the next turn is this unit's; not while recording.
   bool is_next(Phase phase, int unit) const;
 
  private:

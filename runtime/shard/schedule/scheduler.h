@@ -13,11 +13,11 @@
 
 namespace zs {
 
-/// Which recorded order a micro-batch follows.
+/// Mode of a micro-batch: it says which recorded order is followed.
 enum class Mode : std::uint8_t { train, eval };
 inline constexpr int kModes = 2;
 
-/// How far units run ahead and stay behind, in any scheme.
+/// Limits on how far units are gathered ahead and freed later, in any scheme.
 struct PrefetchOptions {
   int prefetch = 1;  ///< units gathered ahead of the one that runs
   /// Units, beside the root and those that stay gathered, whose full parameters may exist at once on the device: in
@@ -37,11 +37,11 @@ struct PrefetchOptions {
       false;  ///< a unit without backward is reduced all the same, as zeros; ranks agree on which units those are
 };
 
-/// What the cut of a unit decides of when it is gathered and reduced.
+/// Decisions that the cut of a unit makes on when it is gathered and reduced.
 struct UnitSchedule {
   bool reshard_after_forward = true;
   bool reduce_every_micro_batch = true;
-  bool keep_unsharded = false;  ///< it stays unsharded up to the last micro-batch
+  bool keep_unsharded = false;  ///< the unit stays unsharded up to the last micro-batch
   enum class Kept : std::uint8_t {
     none,
     of_gather,   ///< the first gather leaves a shard of the small group, for the rest of the step
@@ -88,9 +88,9 @@ class Scheduler {
   std::vector<Action> abandon(bool of_step = false);
   /// Units that the open micro-batch has reduced.
   std::vector<int> reduced() const;
-  /// Whether it has begun to add to a whole gradient of the unit that holds earlier micro-batches'.
+  /// True if the open micro-batch has begun to add to a whole gradient of the unit that holds earlier micro-batches'.
   bool is_mixed(int unit) const { return in_micro_batch_ && unit_at(unit).had_gradient && unit_at(unit).is_added_to; }
-  /// Whether the unit's forward has begun in the open micro-batch.
+  /// True if the unit's forward has begun in the open micro-batch.
   bool has_run(int unit) const { return unit_at(unit).has_run; }
 
   const ExecOrder& order(Mode mode) const { return orders_[static_cast<int>(mode)]; }
@@ -101,20 +101,21 @@ class Scheduler {
   UnitState state(int unit) const { return unit_at(unit).state; }
   ShardState shard_state(int unit) const { return unit_at(unit).shard; }
   GradState grad_state(int unit) const { return unit_at(unit).grad; }
-  /// What is gathered ahead when `unit` runs, instead of the units that follow it in the recorded order; empty: none.
+  /// Sets the units that are gathered ahead when `unit` runs, instead of those that follow it in the recorded order;
+  /// empty: none.
   void set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> targets);
-  /// What becomes of one unit's full parameter after its forward in training, instead of what the options say.
+  /// Action on one unit's full parameter after its forward in training, instead of what the options say.
   enum class AfterForward : std::uint8_t { stay, free, keep_secondary_shard };
   void set_after_forward(int unit, AfterForward what) {
     unit_at(unit).after_forward = what;
     ++changes_;
   }
-  /// What one unit's cut decides, instead of what the options say.
+  /// Sets what one unit's cut decides, instead of what the options say.
   void set_schedule(int unit, const UnitSchedule& schedule) {
     unit_at(unit).schedule = schedule;
     ++changes_;
   }
-  /// What accumulates of a unit's gradients is on the host between micro-batches: whole ones that are not reduced yet,
+  /// Parks accumulating gradients of a unit on the host between micro-batches: whole ones that are not reduced yet,
   /// and, where it `has_sum` beside the master's gradient, that until its second step. Not the last unit's in forward
   /// and the first one's in backward, which are needed at once, nor before an order is recorded.
   void set_parks(int unit, bool parks, bool has_sum) {
@@ -128,22 +129,23 @@ class Scheduler {
   /// micro-batch: never the last of a step.
   void set_syncs(int unit, bool syncs) { set(unit, &Unit::syncs, syncs); }
   void set_all_reduces(int unit, bool all_reduces) { set(unit, &Unit::all_reduces, all_reduces); }
-  /// Whether its full parameter goes after its backward, before a step's last micro-batch; none: as the schedule says.
+  /// Says if the full parameter is freed after the unit's backward, before a step's last micro-batch; none: as the
+  /// schedule says.
   void set_reshard_after_backward(int unit, std::optional<bool> reshards) {
     set(unit, &Unit::reshards_after_backward, reshards);
   }
-  /// Whether its parameters are gathered for its backward: without, no op of it may need them there.
+  /// Says if parameters are gathered for the unit's backward: without, no op of it may need them there.
   void set_unshards_in_backward(int unit, bool unshards) { set(unit, &Unit::unshards_in_backward, unshards); }
   bool unshards_in_backward(int unit) const { return unit_at(unit).unshards_in_backward; }
-  /// Whether micro-batches that begin from now on are reduced at all; without, gradients go on accumulating.
+  /// Says if micro-batches that begin from now on are reduced at all; without, gradients go on accumulating.
   void set_reduces(bool reduces) { reduces_ = reduces; }
   bool reduces() const { return reduces_; }
-  /// Whether this micro-batch's gradients of the unit are reduced in it.
+  /// True if this micro-batch's gradients of the unit are reduced in it.
   bool is_due(int unit) const {
     return is_due_ && mode_ == Mode::train && unit_at(unit).syncs &&
            (unit_at(unit).schedule.reduce_every_micro_batch || is_last_);
   }
-  /// How often somebody has said how units shall run, beside which are frozen and what is reduced: a number to compare.
+  /// Number of changes so far to how units shall run, beside which are frozen and what is reduced: a number to compare.
   std::int64_t changes() const { return changes_; }
   SumState sum_state(int unit) const { return unit_at(unit).sum; }
   const std::string& name(int unit) const { return unit_at(unit).name; }

@@ -5,11 +5,12 @@
 
 namespace zs {
 
-/// What the scheduler asks of the executor. All of it is enqueued, in this order.
+/// Action that the scheduler asks of the executor. All actions are enqueued, in this order.
 struct Action {
   enum class Kind : std::uint8_t {
     gather,  ///< all-gather the unit's flat parameter from the master shards into a full buffer, on the unshard stream
-    two_level_gather,      ///< the same by way of the small group's shard, which stays at hand
+    /// all-gather it by way of the small group's shard, which stays at hand
+    two_level_gather,
     gather_secondary,      ///< all-gather it from the shards at hand, within the small group
     wait_gathered,         ///< compute waits for that gather
     keep_secondary_shard,  ///< copy this rank's shard of the small group out of the full buffer, on compute
@@ -22,10 +23,10 @@ struct Action {
     finish,  ///< the second step of the reduction, on the finish stream: what `reduce` summed becomes the master's
              ///< gradient
     park_gradient,     ///< the full gradient buffer goes to the host as compute leaves it, and no more is on the device
-    reload_gradient,   ///< it comes back, as it was, on the offload stream
+    reload_gradient,   ///< the gradient comes back, as it was, on the offload stream
     resume_gradient,   ///< compute waits for that, and goes on adding to it
-    park_sum,          ///< what `reduce` summed goes to the host
-    reload_sum,        ///< it comes back; the reduce stream waits for it
+    park_sum,          ///< the sum that `reduce` has made goes to the host
+    reload_sum,        ///< the sum comes back; the reduce stream waits for it
     release_gradient,  ///< the full gradient buffer goes back once its reduction is done
   };
   Kind kind;
@@ -35,10 +36,10 @@ struct Action {
 const char* name_of(Action::Kind kind);
 
 enum class UnitState : std::uint8_t { sharded, gathering, unsharded };
-/// Whether a shard of the small group is at hand, which is cheaper to gather from than the master shards.
+/// State of the small group's shard: at hand (`kept`) it is cheaper to gather from than the master shards.
 enum class ShardState : std::uint8_t { none, kept };
 enum class GradState : std::uint8_t { none, accumulating, reducing, parked, reloading };
-/// Whether the sum of a unit's reductions so far waits for its second step, and where.
+/// State of the sum of a unit's reductions so far that waits for its second step: none, on the device, or parked.
 enum class SumState : std::uint8_t { none, partial, parked };
 const char* name_of(UnitState state);
 const char* name_of(GradState state);
