@@ -7,17 +7,17 @@
 
 namespace zs {
 
-/// What data files hold: text, or token ids that another program made of it.
+/// Contents of data files: text, or token ids that another program made of it.
 enum class DataKind : std::uint8_t { text, tokens };
 
-/// What is asked of a data file: bytes of text, or ids of `token_bytes` (2 or 4) where the file has no header, below
-/// `vocab`.
+/// Format that is asked of a data file: bytes of text, or ids of `token_bytes` (2 or 4) where the file has no header,
+/// below `vocab`.
 struct DataFormat {
   DataKind kind = DataKind::text;
   std::int64_t vocab = 0, token_bytes = 2;
 };
 
-/// Where the ids of a file begin, and how many bytes each has.
+/// Layout of a file of ids: the byte at which they begin, and the bytes of each.
 struct TokenLayout {
   std::int64_t header_bytes = 0, token_bytes = 1;
 };
@@ -36,7 +36,7 @@ struct FileHead {
 /// text. What has no such signs is taken as it is.
 TokenLayout recognize(const DataFormat& wanted, const FileHead& head);
 
-/// Whether bytes could be text: hardly any control characters but white space, and UTF-8 or, three quarters of them,
+/// True if bytes could be text: hardly any control characters but white space, and UTF-8 or, three quarters of them,
 /// ASCII. A character may be cut off at the end.
 bool looks_like_text(std::string_view bytes);
 

@@ -22,7 +22,7 @@ class OutputFile {
   /// In the place of bytes that are written already.
   void overwrite(std::size_t offset, const void* data, std::size_t bytes);
   void commit();
-  /// The same without syncing: quick, and a loss of power may take the file.
+  /// Commits without syncing: quick, and a loss of power may take the file.
   void publish();
 
  private:
@@ -34,8 +34,8 @@ class OutputFile {
   bool has_temporary_ = false;
 };
 
-/// What an OutputFile of another process was writing, where `name` is that of its temporary file: "a" of "a.123-0.tmp".
-/// Nothing for any other name, nor for a file of this process, which may still be at it.
+/// Name of the file that an OutputFile of another process was writing, where `name` is that of its temporary file: "a"
+/// of "a.123-0.tmp". Nothing for any other name, nor for a file of this process, which may still be at it.
 std::optional<std::string> leftover_of(const std::string& name);
 
 void write_file_atomically(const std::string& path, std::string_view content);

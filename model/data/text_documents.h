@@ -6,21 +6,23 @@
 
 namespace zs {
 
-/// What a document is: nothing is one (all text is one sequence), a line, a file, or a line that is a JSON object.
+/// Unit of text that is a document: nothing is one (all text is one sequence), a line, a file, or a line that is a JSON
+/// object.
 enum class DocumentFormat : std::uint8_t { stream, lines, files, jsonl };
 
-/// What becomes of a document that has more tokens than a sequence.
+/// Treatment of a document that has more tokens than a sequence.
 enum class Overlong : std::uint8_t { refuse, truncate, split };
 
-/// Of files of text: what in them is a document, and what becomes of one that is too long.
+/// Documents in files of text: what in them is one, and what becomes of one that is too long.
 struct DocumentOptions {
   DocumentFormat format = DocumentFormat::stream;
-  std::string field = "text";     ///< of a JSON object: the document's text
-  std::string prompt_field = {};  ///< of a JSON object: what stands before it and counts for nothing; empty: none
+  std::string field = "text";  ///< key of a JSON object that holds the document's text
+  /// Key of a JSON object that holds what stands before the text and counts for nothing; empty: none
+  std::string prompt_field = {};
   Overlong overlong = Overlong::refuse;
 };
 
-/// As read, not yet tokens.
+/// Document as read, not yet tokens.
 struct TextDocument {
   std::string prompt, text;  ///< together the document
   std::string where;         ///< "file", or "file:line"

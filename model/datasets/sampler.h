@@ -27,7 +27,7 @@ class Sampler {
 
   /// Items, which are the samples of an epoch.
   std::int64_t size() const { return size_; }
-  /// Which item sample `sample` >= 0 is.
+  /// Item that sample `sample` >= 0 is.
   std::int64_t item(std::int64_t sample) const;
   /// The items of samples_of_rank().
   std::vector<std::int64_t> batch(const World& world, std::int64_t step, std::int64_t batch) const;

@@ -24,7 +24,7 @@ class TensorDataset {
 
   /// Rows: samples of an epoch.
   std::int64_t size() const { return order_->size(); }
-  /// Which row sample `sample` >= 0 is.
+  /// Row that sample `sample` >= 0 is.
   std::int64_t row_of(std::int64_t sample) const { return order_->item(sample); }
   /// Samples [first, first + count): for each name, in their order, (count, ...). Error(dataset) where an integer has
   /// no room in i32.
@@ -36,8 +36,8 @@ class TensorDataset {
   struct Column {
     std::string name;
     FileDType dtype;
-    std::vector<std::int64_t> dims;  // of a row
-    std::int64_t elems, bytes;       // of a row
+    std::vector<std::int64_t> dims;  // sizes of a row
+    std::int64_t elems, bytes;       // elements and bytes of a row
     bool is_float() const { return is_parameter_dtype(dtype); }
   };
   Column column_of(const std::string& name) const;
@@ -46,7 +46,7 @@ class TensorDataset {
   WeightFiles files_;
   std::string path_;
   std::vector<Column> columns_;
-  std::optional<Sampler> order_;  // of rows
+  std::optional<Sampler> order_;  // order of the rows
 };
 
 }  // namespace zs

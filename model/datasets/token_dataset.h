@@ -17,23 +17,24 @@ namespace zs {
 
 class SampleSource;
 
-/// Of TokenDataset: what its files are, and what is made of them. The names are those of the trainer's keys
+/// Options of TokenDataset: its files, and what is made of them. The names are those of the trainer's keys
 /// (docs/configuration.md).
 struct TokenDatasetOptions {
   std::int64_t sequence = 0;               ///< tokens of a sample; to be given
-  std::optional<std::uint64_t> seed = {};  ///< of the order of an epoch; none: as in the files
+  std::optional<std::uint64_t> seed = {};  ///< seed of the order of an epoch; none: as in the files
   DataKind kind = DataKind::text;          ///< text, or ids that another program made
   std::int64_t vocab = 0;                  ///< ids are below it; 0: the tokenizer's, or of bytes 256. Of ids: give it
-  std::int64_t token_bytes = 2;            ///< of ids in files without a header: 2 or 4
-  std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< of text (open_tokenizer); null: each byte is a token
-  DocumentOptions documents = {};                        ///< of text: what a document is; by default all is one
-  int threads = 1;                                       ///< that tokenize
+  std::int64_t token_bytes = 2;            ///< bytes of an id in files without a header: 2 or 4
+  /// Tokenizer of text (open_tokenizer); null: each byte is a token
+  std::shared_ptr<const Tokenizer> tokenizer = nullptr;
+  DocumentOptions documents = {};  ///< documents in text; by default all is one
+  int threads = 1;                 ///< threads that tokenize
 };
 
 /// Samples of T tokens each, and for each token the one that follows.
 struct TokenBatch {
   Tensor inputs, targets;  ///< (samples, T) i32; kIgnoredTarget where nothing follows that counts
-  Documents documents;     ///< which of them see each other, for attention, positions and losses
+  Documents documents;  ///< documents within samples: tokens of one see each other, for attention, positions and losses
 };
 
 /// Text or token ids as samples for language models. Without documents a sample is a window of T + 1 tokens of all

@@ -4,10 +4,10 @@
 
 namespace zs {
 
-/// How ranks use GPUs: the keys `cuda.*` of a configuration, and members of RunOptions::cuda.
+/// Options for GPUs: the keys `cuda.*` of a configuration, and members of RunOptions::cuda.
 struct GpuOptions {
   std::string transport = "auto";  ///< "nccl", "staged" (through the hosts' memory), or NCCL where there is one
-  bool share_gpu = false;          ///< whether ranks may share a GPU
+  bool share_gpu = false;          ///< ranks may share a GPU
   std::string libraries = {};      ///< folders, separated by colons, where CUDA's libraries are looked for first
 };
 

@@ -12,27 +12,27 @@
 
 namespace zs {
 
-/// What zs::run makes for a program, on one rank: where it is among the others, and where its tensors live. Its parts
-/// outlive the body that is given it.
+/// Surroundings that zs::run makes for a program, on one rank: where it is among the others, and where its tensors
+/// live. Its parts outlive the body that is given it.
 struct Job {
-  World& world;    ///< whose communicators move what is on the device
+  World& world;    ///< world whose communicators move what is on the device
   Device& device;  ///< a GPU where each rank can use one, else this rank's share of the CPUs
   Context& context;
-  std::vector<std::string> arguments;  ///< those of main, behind the program's name
+  std::vector<std::string> arguments;  ///< arguments of main, after the program's name
 
   int rank() const { return world.rank(); }
   int ranks() const { return world.size(); }
   bool is_first() const { return rank() == 0; }
 };
 
-/// How zs::run finds ranks and devices.
+/// Options by which zs::run finds ranks and devices.
 struct RunOptions {
-  double timeout_s = 300;          ///< longest wait for another rank within one operation
-  int threads = 0;                 ///< of each rank's CPU device; 0: its share of the host's CPUs, or OMP_NUM_THREADS
+  double timeout_s = 300;  ///< longest wait for another rank within one operation
+  int threads = 0;         ///< team of each rank's CPU device; 0: its share of the host's CPUs, or OMP_NUM_THREADS
   std::string transport = "auto";  ///< as for make_process_world
   int local_ranks = 0;             ///< above 0: so many threads of this process are the ranks, and mpirun is not asked
   std::string device = "auto";     ///< "cpu", "cuda", or a GPU where every rank can use one
-  GpuOptions cuda = {};            ///< of GPUs
+  GpuOptions cuda = {};            ///< options for GPUs
 };
 
 /// A program's main function: `body`, on each rank. The ranks are those of mpirun, or there is one alone. The world is

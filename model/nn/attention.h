@@ -9,7 +9,7 @@
 
 namespace zs {
 
-/// Of Attention: heads, which tokens see which, and what else it has.
+/// Options of Attention: heads, which tokens see which, and what else it has.
 struct AttentionOptions {
   std::int64_t width = 0, heads = 0;
   std::int64_t kv_heads = 0;  ///< each shared by heads / kv_heads query heads, neighbours; 0: as many as heads
@@ -20,7 +20,8 @@ struct AttentionOptions {
   std::optional<RotaryOptions> rotary = {};   ///< queries and keys are turned by their positions
   std::optional<float> qk_norm_eps = {};      ///< an RMS norm of each query head, and of each key head, before that
   Init out_init = {.normal_std = kWeightDeviation};
-  float dropout = 0;  ///< of the probabilities, in training: they are then kept whole, (B, heads, T, T)
+  /// Share of the probabilities that is dropped, in training: they are then kept whole, (B, heads, T, T)
+  float dropout = 0;
 };
 
 /// Self-attention of heads that may share keys and values (Vaswani et al. 2017; Ainslie et al. 2023): "qkv", one

@@ -4,14 +4,14 @@
 
 namespace zs {
 
-/// What batch_norm gives.
+/// Results of batch_norm.
 struct NormalizedBatch {
-  Tensor y, mean, variance;  ///< mean, variance (C) f32, of the batch, without gradients
+  Tensor y, mean, variance;  ///< mean, variance: (C) f32, of the batch, without gradients
 };
 /// x (B, C, ...) by its own statistics, times weight (C), plus bias (C); computed in f32.
 NormalizedBatch batch_norm(const Tensor& x, Parameter& weight, Parameter& bias, float eps = 1e-5f);
 
-/// Of BatchNorm.
+/// Options of BatchNorm.
 struct BatchNormOptions {
   float eps = 1e-5f;
   float momentum = 0.1f;  ///< running := (1 - momentum) running + momentum of this micro-batch

@@ -7,12 +7,12 @@
 
 namespace zs {
 
-/// Of Conv2d.
+/// Options of Conv2d.
 struct Conv2dOptions {
-  std::int64_t stride = 1, padding = 0;  ///< of both dims; padding: zeros on each side
+  std::int64_t stride = 1, padding = 0;  ///< for both dims; padding: zeros on each side
   bool has_bias = true;
-  std::optional<Init> init =
-      {};  ///< of the weight; none: normal, of deviation sqrt(2 / (in x size^2)) (He et al. 2015)
+  /// Initial values of the weight; none: normal, of deviation sqrt(2 / (in x size^2)) (He et al. 2015)
+  std::optional<Init> init = {};
 };
 
 /// A convolution with square windows: "weight" (out, in, size, size), and "bias" (out), which begins at zero and does
@@ -33,9 +33,9 @@ class Conv2d : public Layer<Conv2d> {
 /// x (B, in, H, W), weight (out, in, height, width) as the window says, bias (out) or null -> (B, out, H', W').
 Tensor conv2d(const Tensor& x, Parameter& weight, Parameter* bias, const Window& window);
 
-/// (B, C, H, W) -> (B, C, H', W'): the largest, or the mean, of each window's elements; a window has no padding.
+/// (B, C, H, W) -> (B, C, H', W'): the largest of each window's elements; a window has no padding.
 Tensor max_pool2d(const Tensor& x, const Window& window);
-/// The same with the mean of the elements.
+/// Mean of each window's elements, otherwise as max_pool2d.
 Tensor mean_pool2d(const Tensor& x, const Window& window);
 
 }  // namespace zs

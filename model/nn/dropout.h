@@ -16,7 +16,7 @@ class Dropout : public Layer<Dropout> {
   /// The outermost dim is of samples. A layer that is called several times in a forward, as in a recurrent network,
   /// drops alike each time, unless `call` tells the times apart. UsageError where no sharded model contains it.
   Tensor forward(const Tensor& x, std::uint64_t call = 0);
-  /// Whether forward would change anything now.
+  /// True if forward would change anything now.
   bool is_active() const;
 
  private:

@@ -20,7 +20,7 @@ class LanguageModel : public Module {
   /// lm_head_loss. Tokens see nothing of other documents than their own, and positions begin anew with each.
   Tensor loss(const Tensor& ids, const Tensor& targets, const LossOptions& options = {},
               const Documents& documents = {});
-  /// The same without gradient; before that `use` gets the logits of the N tokens, chunk by chunk: (rows, V') f32 from
+  /// Loss without gradient; before that `use` gets the logits of the N tokens, chunk by chunk: (rows, V') f32 from
   /// token `first` on.
   using UseLogits = std::function<void(std::int64_t first, const Tensor& logits)>;
   Tensor loss_and_logits(const Tensor& ids, const Tensor& targets, std::int64_t chunk, const UseLogits& use);
@@ -29,20 +29,20 @@ class LanguageModel : public Module {
   /// the whole sequence, to rounding.
   Tensor next_token_logits(const Tensor& ids, std::int64_t position, KvCache* cache = nullptr);
 
-  /// Of every TransformerBlock in it; or of each by itself, by its path.
+  /// Sets the recompute of every TransformerBlock in the model; or of each by itself, by its path.
   void set_recompute(Recompute recompute);
   void set_recompute(const std::function<Recompute(const std::string& path)>& of_block);
-  /// Of every TransformerBlock, too.
+  /// Sets the keeper of every TransformerBlock, too.
   void set_input_keeper(InputKeeper* keeper);
 
   std::int64_t parameter_count() const;
-  /// Those that a token's work grows with: all but an embedding that is not the head, too.
+  /// Number of parameters that a token's work grows with: all but an embedding that is not the head, too.
   virtual std::int64_t working_parameter_count() const { return parameter_count(); }
 
  protected:
   explicit LanguageModel(std::int64_t vocab) : Module(""), vocab_(vocab) {}
 
-  /// Of the tokens that hidden() gets.
+  /// Position of the first token that hidden() gets; and, below, the documents of these tokens.
   std::int64_t first_position() const { return cache_ != nullptr ? cache_->seen() : 0; }
   const Documents& documents() const { return documents_; }
 
@@ -58,7 +58,7 @@ class LanguageModel : public Module {
 
   std::int64_t vocab_;
   KvCache* cache_ = nullptr;
-  Documents documents_;  // of what hidden() gets
+  Documents documents_;  // documents of the tokens that hidden() gets
 };
 
 }  // namespace zs

@@ -11,7 +11,7 @@ namespace zs {
 /// Weights are normal with this deviation.
 inline constexpr float kWeightDeviation = 0.02f;
 
-/// Of Linear.
+/// Options of Linear.
 struct LinearOptions {
   bool has_bias = true;
   Init init = {.normal_std = kWeightDeviation};
@@ -30,7 +30,7 @@ class Linear : public Layer<Linear> {
 
   /// For a head.
   Parameter& weight() { return weight_; }
-  /// Of rows behind those of the adapter before. It belongs to the block.
+  /// Adds an adapter of rows that come after those of the adapter before. The block owns it.
   void add_adapter(LoraAdapter& adapter);
 
  private:

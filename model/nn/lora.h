@@ -10,7 +10,7 @@ namespace zs {
 
 struct LoraOptions {
   std::int64_t in = 0, rows = 0, rank = 0;
-  std::int64_t first_row = 0;  ///< of the product's weight: which rows of it the adapter changes
+  std::int64_t first_row = 0;  ///< first row of the product's weight that the adapter changes
   float scale = 1;             ///< alpha / rank
 };
 

@@ -4,10 +4,10 @@
 
 namespace zs {
 
-/// What an MLP does to its hidden elements. swiglu: silu of half of them times the other half (Shazeer 2020).
+/// Activation of an MLP's hidden elements. swiglu: silu of half of them times the other half (Shazeer 2020).
 enum class Activation : std::uint8_t { gelu_tanh, gelu_erf, relu, swiglu };
 
-/// Of Mlp.
+/// Options of Mlp.
 struct MlpOptions {
   std::int64_t width = 0, hidden = 0;
   Activation activation = Activation::gelu_tanh;

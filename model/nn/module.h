@@ -32,44 +32,44 @@ class Module {
   const std::vector<std::unique_ptr<Parameter>>& own_parameters() const { return parameters_; }
   const std::vector<std::unique_ptr<Parameter>>& own_buffers() const { return buffers_; }
   const std::vector<Module*>& children() const { return children_; }
-  /// Whether a plan by blocks makes this module a unit of its own.
+  /// True if a plan by blocks makes this module a unit of its own.
   virtual bool is_block() const { return false; }
 
   /// The units of `runtime` that hold its parameters: the one that it is, or is a part of, and behind it, with
   /// `recurse`, those of modules below it. UsageError where the runtime does not shard it.
   std::vector<int> units_in(const ShardedRuntime& runtime, bool recurse) const;
 
-  /// It is this unit, which its forward opens.
+  /// Makes this module the unit, which its forward opens.
   void attach(ShardedRuntime* runtime, int unit);
   /// Its forward opens these units of its owner instead, parents before children: a hook of theirs, whose own forwards
   /// then open none.
   void open(std::vector<int> units);
   const std::vector<int>& opened() const { return opened_; }
-  /// It is a part of this unit, whose precision is its own too.
+  /// Makes this module a part of the unit, whose precision is its own too.
   void belong(ShardedRuntime* runtime, int unit) {
     owner_ = runtime;
     owner_unit_ = unit;
   }
-  /// It, and what is below it, is part of no unit any more.
+  /// Detaches this module and what is below it: they are part of no unit any more.
   void detach();
-  /// Of whose unit it is one, or a part; null: nobody has sharded it.
+  /// Runtime that this module is a unit of, or a part of one; null: nobody has sharded it.
   const ShardedRuntime* owner() const { return owner_; }
   int owner_unit() const { return owner_unit_; }
   bool is_unit() const { return is_unit_; }
-  /// What fully_shard was given for it; none: it was not called for this module.
+  /// Policy that fully_shard was given for this module; none: it was not called for it.
   const std::optional<UnitPolicy>& own_policy() const { return own_policy_; }
   void set_own_policy(const UnitPolicy& policy);
 
   /// Instead of what shard_by_plan() does by the plan, for the root of a model that knows better: adds all of the
   /// runtime's units and is true, or does nothing.
   virtual bool shard_itself(ShardedRuntime&, const Plan&) { return false; }
-  /// The same of the lists of what is gathered ahead, once the units are there.
+  /// Sets the lists of what is gathered ahead, as shard_itself, once the units are there.
   virtual bool set_prefetch_lists(ShardedRuntime&, const ResolvedPlan&) { return false; }
 
   /// For who uses the module's parameters: while the scope lives, those of its unit are unsharded.
   ForwardScope enter() const { return {owner_, units_to_open()}; }
-  /// What comes in from other units, before it meets this one's parameters: cast where the unit's precision asks for
-  /// it.
+  /// Casts a tensor that comes in from other units, before it meets this one's parameters: where the unit's precision
+  /// asks for it.
   Tensor input(const Tensor& x) const { return owner_ ? owner_->cast_input(owner_unit_, x) : x; }
 
  protected:
@@ -77,9 +77,9 @@ class Module {
 
   std::string path_of(const std::string& name) const;
   Parameter& add_parameter(const std::string& name, Shape shape, Init init, bool has_decay);
-  /// What is kept beside the parameters: f32, not trained, whole on every rank and not reduced, of this value at first,
-  /// and saved in checkpoints by its name. Its value() is there while the model is sharded; a forward writes it on the
-  /// compute stream, alike on every rank, and not in the second run of a recomputed function.
+  /// Adds a buffer, which is kept beside the parameters: f32, not trained, whole on every rank and not reduced, of this
+  /// value at first, and saved in checkpoints by its name. Its value() is there while the model is sharded; a forward
+  /// writes it on the compute stream, alike on every rank, and not in the second run of a recomputed function.
   Parameter& add_buffer(const std::string& name, Shape shape, float constant);
   /// ShardedRuntime::mean_over_ranks of the model that this is a part of.
   Tensor mean_over_ranks(const Tensor& x) const { return owner_ ? owner_->mean_over_ranks(x) : x; }
@@ -102,7 +102,7 @@ class Module {
     return made;
   }
   bool casts_forward_input(DType dtype) const { return owner_ && owner_->casts_forward_input(owner_unit_, dtype); }
-  /// What is handed on to others: cast where the unit's precision asks for it.
+  /// Casts a tensor that is handed on to others, where the unit's precision asks for it.
   Tensor output(const Tensor& y) const { return owner_ ? owner_->cast_output(owner_unit_, y) : y; }
 
   /// The module's own forward, which is being called: enter() within it has nothing to do.
@@ -159,16 +159,16 @@ class Layer : public Base {
   explicit Layer(std::string path = {}) : Base(std::move(path)) {}
 };
 
-/// Which modules become units.
+/// Modules that become units.
 enum class Units : std::uint8_t {
   block,  ///< every block is a unit; the root unit owns the rest
   model,  ///< one unit owns everything
 };
 
-/// Whether a parameter stays out of every unit.
+/// Predicate that is true if a parameter stays out of every unit.
 using IsIgnored = std::function<bool(const Parameter&)>;
 
-/// What is special about the unit that this module becomes. A function of the module alone: it may be asked twice.
+/// Policy of the unit that this module becomes. A function of the module alone: it may be asked twice.
 using ChoosePolicy = std::function<UnitPolicy(const Module& unit)>;
 
 /// Makes `root` and, by `units`, its blocks units of the runtime. UsageError where the runtime is not new, or two
@@ -184,9 +184,9 @@ using ChoosePolicy = std::function<UnitPolicy(const Module& unit)>;
 void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored = {},
                   const ChoosePolicy& policy = {}, std::int64_t unit_bytes = 0);
 
-/// Whether a module below the root is a unit of its own.
+/// Predicate that is true if a module below the root is a unit of its own.
 using IsUnit = std::function<bool(const Module&)>;
-/// The same with these units, one below another too.
+/// Makes these modules units of the runtime, one below another too, otherwise as above.
 void shard_module(Module& root, ShardedRuntime& runtime, const IsUnit& is_unit, const IsIgnored& is_ignored = {},
                   const ChoosePolicy& policy = {}, std::int64_t unit_bytes = 0);
 

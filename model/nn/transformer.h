@@ -6,14 +6,14 @@
 
 namespace zs {
 
-/// Of Transformer.
+/// Options of Transformer.
 struct TransformerOptions {
   std::int64_t vocab = 0, layers = 0;
   std::int64_t positions = 0;   ///< rows of learned positions, which are added to the tokens' embedding; 0: none
   bool is_tied = true;          ///< the head is the token embedding
-  std::int64_t padding = -1;    ///< of the token embedding: see Embedding
+  std::int64_t padding = -1;    ///< padding id of the token embedding: see Embedding
   BlockOptions block;           ///< its sizes are the model's
-  float embedding_dropout = 0;  ///< of the embeddings' sum, in training
+  float embedding_dropout = 0;  ///< share of the embeddings' sum that is dropped, in training
 };
 
 /// A decoder of pre-norm blocks with a norm behind them, then the head: what GPT-2 and Llama are kinds of. Weights are

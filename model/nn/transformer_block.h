@@ -9,22 +9,23 @@
 
 namespace zs {
 
-/// What a block computes again in backward instead of keeping it. With C the width, a token's activations in a block of
-/// GPT-2 are 16 C elements and some statistics: the input and a sum (x, attention), two norms, qkv (3), attention's
-/// output, and the MLP before and after GELU (4 each).
+/// Activations that a block computes again in backward instead of keeping them. With C the width, a token's activations
+/// in a block of GPT-2 are 16 C elements and some statistics: the input and a sum (x, attention), two norms, qkv (3),
+/// attention's output, and the MLP before and after GELU (4 each).
 enum class Recompute : std::uint8_t {
   none,       ///< nothing: all are kept
   attention,  ///< the first norm, qkv and attention's output (of GPT-2 5 C, and the statistics): the rest is kept
   block,      ///< all: the block's input (C) is kept
 };
 
-/// Of TransformerBlock.
+/// Options of TransformerBlock.
 struct BlockOptions {
   NormKind norm = NormKind::layer;
   float norm_eps = 1e-5f;
   AttentionOptions attention;
   MlpOptions mlp;
-  float residual_dropout = 0;  ///< of what attention and the MLP add to the residual stream, in training
+  /// Share that is dropped of what attention and the MLP add to the residual stream, in training
+  float residual_dropout = 0;
 };
 
 /// A pre-norm transformer block: x + attention(norm1(x)), then x + mlp(norm2(x)).
@@ -36,9 +37,9 @@ class TransformerBlock : public Layer<TransformerBlock> {
   /// (B, T, C) -> (B, T, C)
   Tensor forward(const Tensor& x, const Documents& documents = {});
   void set_recompute(Recompute recompute) { recompute_ = recompute; }
-  /// Who has the block's input until backward where all of the block is recomputed; null: it stays.
+  /// Sets the keeper, which has the block's input until backward where all of the block is recomputed; null: it stays.
   void set_input_keeper(InputKeeper* keeper) { keeper_ = keeper; }
-  /// Where adapters of its products go. Called once, before the model is sharded.
+  /// Makes the place for adapters of the block's products. Called once, before the model is sharded.
   LoraAdapters& make_adapters();
 
  private:

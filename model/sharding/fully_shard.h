@@ -12,7 +12,7 @@
 
 namespace zs {
 
-/// How fully_shard shards a model.
+/// Options of fully_shard.
 struct FullyShardOptions {
   /// Strategy or mesh, precision, layout, schedule.
   ShardOptions shard = {};
@@ -25,13 +25,13 @@ struct FullyShardOptions {
   std::optional<Plan> plan = {};
 };
 
-/// Of a micro-batch or an evaluation.
+/// Options of a micro-batch or an evaluation.
 struct MicroBatchOptions {
-  /// Of its step: gradients are complete behind it, and the optimizer comes next.
+  /// Last micro-batch of its step: gradients are complete after it, and the optimizer comes next.
   bool last = true;
-  /// Which of all samples of the step is the first of this rank's: dropout's random numbers follow from it, so that
-  /// they are the same at any number of ranks. None: the micro-batches of all ranks have as many samples, and are dealt
-  /// out one after the other, this rank's i-th being number i x ranks + rank.
+  /// Index, among all samples of the step, of this rank's first: dropout's random numbers follow from it, so that they
+  /// are the same at any number of ranks. None: the micro-batches of all ranks have as many samples, and are dealt out
+  /// one after the other, this rank's i-th being number i x ranks + rank.
   std::optional<std::int64_t> first_sample = {};
 };
 
@@ -45,7 +45,7 @@ class [[nodiscard]] MicroBatch {
         no_grad_(std::move(other.no_grad_)),
         exceptions_(other.exceptions_) {}
   MicroBatch& operator=(MicroBatch&&) = delete;
-  /// What `end` throws, unless an exception is under way.
+  /// Throws what `end` throws, unless an exception is under way.
   ~MicroBatch() noexcept(false);
 
   /// d loss / d loss is `seed`. The same as zs::backward(loss, seed), and Tensor::backward.
@@ -90,7 +90,7 @@ class ShardedModel {
   int unit_of(const Module& module) const;
   ShardedRuntime& runtime() { return *runtime_; }
   Executor& executor() { return runtime_->executor(); }
-  /// Where an executor is asked for, the model will do: `AdamW optimizer(model, {});`. It lasts as long as the model.
+  /// Stands for the executor where one is asked for: `AdamW optimizer(model, {});`. It lasts as long as the model.
   operator Executor&() { return executor(); }  // NOLINT(google-explicit-constructor): stands for it
 
  private:

@@ -10,30 +10,30 @@
 
 namespace zs {
 
-/// What units of certain names do otherwise than the rest. What is not given is left to the other rules.
+/// Rule for units of certain names, where they differ from the rest. What is not given is left to the other rules.
 struct PlanRule {
-  std::string pattern;  ///< of a unit's name, which is its module's path; the root's is "root"
+  std::string pattern;  ///< pattern of a unit's name, which is its module's path; the root's is "root"
   std::optional<Reshard> reshard_after_forward = {};
   std::optional<DType> param = {}, reduce = {}, output = {};  ///< as in MixedPrecisionPolicy
   std::optional<SchemeOptions> scheme = {};
   std::optional<const GatherFormat*> gather_format = {};  ///< as in MixedPrecisionPolicy
-  std::string key = "rules";                              ///< what messages call the list that it is of
+  std::string key = "rules";                              ///< name that messages give to the list that the rule is of
 };
 
-/// Which modules of a model are units, and what is gathered ahead of which: by patterns (NamePattern) of their paths;
-/// the root's is empty. Whatever a plan says has an effect: a pattern that matches nothing, or that others leave
+/// Plan of which modules of a model are units, and what is gathered ahead of which: by patterns (NamePattern) of their
+/// paths; the root's is empty. Whatever a plan says has an effect: a pattern that matches nothing, or that others leave
 /// nothing to, is an Error(config) with the nearest names.
 struct Plan {
   std::vector<std::string> apply = {};   ///< these are units, in the order in which they run; the root always is one
-  std::vector<std::string> ignore = {};  ///< what is in or below these is in no unit (IsIgnored)
+  std::vector<std::string> ignore = {};  ///< modules that are in no unit, nor is anything below them (IsIgnored)
   std::vector<std::string> hooks = {};   ///< the forward of such a module opens all units in it at once
-  std::vector<PlanRule> rules = {};      ///< of each thing that it says, the first that matches a unit counts
+  std::vector<PlanRule> rules = {};      ///< for each thing that rules say, the first that matches a unit counts
   /// Above 0: how many entries of the order are gathered ahead of the one that runs; an entry is a unit that runs by
   /// itself, or all of one hook's. 0: as many units as PrefetchOptions says, in the order that was recorded.
   int forward_prefetch = 0, backward_prefetch = 0;
 };
 
-/// What a plan comes to for one model.
+/// Result of resolving a plan for one model.
 struct ResolvedPlan {
   /// A module that becomes a unit.
   struct Unit {
@@ -47,9 +47,9 @@ struct ResolvedPlan {
   Plan plan;
   std::vector<Unit> units;         ///< the root, and the others as they are registered, parents before children
   std::vector<Module*> ignored;    ///< the outermost ones
-  std::vector<std::string> names;  ///< of all modules, for messages
+  std::vector<std::string> names;  ///< paths of all modules, for messages
 
-  /// What one unit does otherwise than the rest, whose precision is `base`.
+  /// Policy of one unit, for a rest whose precision is `base`.
   UnitPolicy policy(const Unit& unit, const MixedPrecisionPolicy& base) const;
   /// The rule that decides about one thing of a unit, such as &PlanRule::param; null: none.
   template <class Value>

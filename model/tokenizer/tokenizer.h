@@ -18,7 +18,7 @@ namespace zs {
 /// thread each.
 class Tokenizer {
  public:
-  /// What one thread encodes with: scratch memory and a cache of words. It must not outlive its tokenizer.
+  /// Encoder that one thread uses: scratch memory and a cache of words. It must not outlive its tokenizer.
   class Encoder {
    public:
     virtual ~Encoder() = default;

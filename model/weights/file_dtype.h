@@ -37,12 +37,12 @@ enum class FileDType : std::uint8_t {
 /// "F32", "BF16" ...
 std::string_view name_of(FileDType dtype);
 std::int64_t bits_of(FileDType dtype);
-/// Of an exact name.
+/// Dtype of an exact name.
 std::optional<FileDType> find_file_dtype(std::string_view name);
-/// What a file calls a tensor's dtype.
+/// Dtype by which a file calls a tensor's.
 FileDType file_dtype(DType dtype);
 
-/// Whether parameters may be stored so.
+/// True if parameters may be stored so.
 constexpr bool is_parameter_dtype(FileDType dtype) {
   return dtype == FileDType::f32 || dtype == FileDType::f16 || dtype == FileDType::bf16;
 }

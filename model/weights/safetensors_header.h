@@ -10,8 +10,7 @@
 
 namespace zs {
 
-/// What the header of a safetensors file says. The rules are the format's, and stricter where it says nothing
-/// (docs/huggingface.md).
+/// Header of a safetensors file. The rules are the format's, and stricter where it says nothing (docs/huggingface.md).
 struct SafetensorsHeader {
   struct Tensor {
     std::string name;

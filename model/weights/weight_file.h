@@ -9,17 +9,16 @@
 
 namespace zs {
 
-/// Of load_safetensors.
+/// Options of load_safetensors.
 struct WeightFileOptions {
-  /// What a file calls a parameter or buffer of this name; none: the same. Where it gives an empty text, the value
-  /// stays as it is, and nothing is missing: of a new head.
+  /// Gives the name by which a file calls a parameter or buffer of this name; none: the same. Where it gives an empty
+  /// text, the value stays as it is, and nothing is missing: of a new head.
   std::function<std::string(const std::string& name)> name_in_file = {};
-  /// Whether a parameter that the file lacks, or a tensor that the model does not know, is an error; else it is
-  /// reported.
+  /// Makes a parameter that the file lacks, or a tensor that the model does not know, an error; else it is reported.
   bool strict = true;
 };
 
-/// What load_safetensors did not load.
+/// Names that load_safetensors did not load.
 struct WeightFileReport {
   std::vector<std::string> missing;     ///< parameters that the file lacks, by their names in the model
   std::vector<std::string> unexpected;  ///< tensors that no parameter is called

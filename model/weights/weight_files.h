@@ -26,7 +26,7 @@ class WeightFiles {
     std::int64_t data_begin = 0, bytes = 0;
     SafetensorsHeader header;
   };
-  /// Where a tensor is.
+  /// Place of a tensor.
   struct Tensor {
     std::size_t file = 0;
     std::size_t index = 0;  ///< among the file's tensors
@@ -41,7 +41,7 @@ class WeightFiles {
   const SafetensorsHeader::Tensor* find(const std::string& name) const;
   /// Bytes of a tensor, from its byte `offset` on.
   void read(const std::string& name, std::int64_t offset, void* out, std::int64_t bytes);
-  /// Of all tensors.
+  /// Bytes of all tensors.
   std::int64_t data_bytes() const;
 
  private:
