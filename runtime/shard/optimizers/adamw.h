@@ -4,7 +4,7 @@
 
 namespace zs {
 
-/// Of AdamW.
+/// Configuration of AdamW.
 struct AdamWConfig {
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.1f;
   float clip = 1.0f;  ///< as in OptimizerOptions, like the next four
@@ -17,7 +17,8 @@ struct AdamWConfig {
 /// The config. UsageError, in the name of an optimizer, where a beta or eps is none.
 const AdamWConfig& checked_adamw(const char* optimizer, const AdamWConfig& config);
 
-/// What AdamW divides its moments by, of parameters that were updated so many times before the step.
+/// Sets the bias corrections that AdamW divides its moments by, for parameters that had `updates` updates before the
+/// step.
 void set_adamw_corrections(StepScalars& scalars, std::int64_t updates, float beta1, float beta2);
 
 /// AdamW (Loshchilov, Hutter 2019). Each parameter's bias correction goes by how many steps have updated it.

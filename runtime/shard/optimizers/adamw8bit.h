@@ -17,7 +17,7 @@ class AdamW8bit final : public Optimizer {
   ~AdamW8bit() override { settle(); }
 
  private:
-  /// What there is to do with a unit in one update.
+  /// Work on a unit in one update.
   struct Work {
     std::size_t unit;
     std::vector<Part> parts;
@@ -28,10 +28,10 @@ class AdamW8bit final : public Optimizer {
   struct Shared {
     std::int64_t of_part, slot, count;
   };
-  /// Of units that are placed alike and updated together, what of their scales is exchanged.
+  /// Scales that are exchanged, of units that are placed alike and updated together.
   struct Exchange {
     std::int64_t slots = 0;
-    Memory scales = {};  // of m, then of v
+    Memory scales = {};  // scales of m, then of v
   };
   bool copies() const override { return true; }
   void set_corrections(StepScalars& scalars, std::int64_t updates) const override;

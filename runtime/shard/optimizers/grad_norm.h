@@ -9,11 +9,11 @@
 
 namespace zs {
 
-/// Which norm.
+/// Options of the norm: which one.
 struct NormOptions {
   /// (sum of |x|^power)^(1 / power): above 0; infinity (std::numeric_limits<float>::infinity()) is the largest |x|.
   float power = 2;
-  bool order_free = false;  ///< of power 2: summed in fixed point, so that no cut of the parameters changes a bit of it
+  bool order_free = false;  ///< power 2 is summed in fixed point, so that no cut of the parameters changes a bit of it
 };
 
 /// The norm of all of a step's gradients, each element once: of units, sharded or whole on every rank, and of trained
@@ -56,7 +56,7 @@ class GradNorm {
 
   Executor& executor_;
   NormOptions options_;
-  std::vector<std::vector<ShardSegment>> segments_;  // of each unit: this rank's
+  std::vector<std::vector<ShardSegment>> segments_;  // this rank's segments of each unit
   int shift_;                                        // fixed-point bits that leave room for every element of the model
   Memory total_, largest_;
 };

@@ -4,7 +4,7 @@
 
 namespace zs {
 
-/// Of Lion.
+/// Configuration of Lion.
 struct LionConfig {
   float beta1 = 0.9f, beta2 = 0.99f, weight_decay = 0.1f;
   float clip = 1.0f;  ///< as in OptimizerOptions, like the next four

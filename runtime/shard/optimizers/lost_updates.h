@@ -9,12 +9,12 @@
 
 namespace zs {
 
-/// How an update has changed the elements of a group of parameters that had a gradient.
+/// Effect of an update on the elements of a group of parameters that had a gradient.
 struct LostShare {
   std::string group;
   double elems = 0;              ///< whose gradient was not 0
   double masters = 0;            ///< share of these whose f32 weight is as it was
-  std::optional<double> copies;  ///< the same of the weights that are computed with, where some of these are bf16
+  std::optional<double> copies;  ///< as `masters`, of the weights that are computed with, where some of these are bf16
   bool operator==(const LostShare&) const = default;
 };
 
@@ -32,7 +32,7 @@ class LostUpdates {
   void begin();
   /// Behind it. Collective.
   void end();
-  /// Of the last update that was metered, groups without elements left out. Waits for the device.
+  /// Shares of the last update that was metered, groups without elements left out. Waits for the device.
   std::vector<LostShare> shares() const;
 
  private:

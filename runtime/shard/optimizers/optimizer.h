@@ -13,14 +13,14 @@
 
 namespace zs {
 
-/// What parameters of these names do otherwise than the rest.
+/// Group of parameters of these names, which differ from the rest.
 struct ParameterGroup {
   std::string pattern;                     ///< a NamePattern: "*.bias"
   float lr_scale = 1;                      ///< times the learning rate of the step
   std::optional<float> weight_decay = {};  ///< instead of the optimizer's, of norms and biases too
 };
 
-/// What all optimizers have.
+/// Options that all optimizers have.
 struct OptimizerOptions {
   float weight_decay = 0;   ///< not of norms and biases
   float clip = 1.0f;        ///< largest norm of all gradients (GradNorm); 0: no clipping
@@ -37,7 +37,7 @@ struct OptimizerOptions {
   bool in_backward = false;
 };
 
-/// Of an optimizer's own options, which have these members by the same names.
+/// Copies an optimizer's own options, which have these members by the same names.
 template <class Config>
 OptimizerOptions shared_options(const Config& config) {
   OptimizerOptions options{.weight_decay = config.weight_decay,
@@ -49,7 +49,7 @@ OptimizerOptions shared_options(const Config& config) {
   return options;
 }
 
-/// What a state is made of, in memory and in checkpoints.
+/// Form of a state, in memory and in checkpoints.
 struct StateForm {
   DType dtype = DType::f32;
   std::int64_t block_elems = 1;  ///< so many of a parameter's elements, counted from its first, have one of the state
@@ -86,7 +86,7 @@ class Optimizer {
   /// changed, where there are none: behind another step, before the last micro-batch has ended, without a backward. The
   /// first step that is skipped is said in a line on stderr, by rank 0.
   void step(float lr) { step(lr, 1); }
-  /// The same. `step_number` counts from 1 and is for the ranks to compare, no more.
+  /// Steps as above. `step_number` counts from 1 and is for the ranks to compare, no more.
   void step(float lr, std::int64_t step_number);
   /// OptimizerOptions::in_backward: before a step's last micro-batch begins, and behind its end. UsageError where one
   /// is missing, or without in_backward.
@@ -108,45 +108,45 @@ class Optimizer {
   /// blocks; between steps. UsageError where there is none.
   void swap_average();
   bool has_average() const { return options_.average > 0; }
-  /// What checkpoints call the average.
+  /// Name of the average in checkpoints.
   static constexpr const char* kAverage = "average";
 
   /// "adamw": its name in launches and checkpoints.
   const std::string& kind() const { return kind_; }
-  /// What checkpoints call its state: "adamw.m", "adamw.v", and kAverage.
+  /// Names of the state in checkpoints: "adamw.m", "adamw.v", and kAverage.
   const std::vector<std::string>& state_names() const { return state_names_; }
   /// One of it, of a unit's master weights, f32 (held_elems): with `updates` it is all of the state. Of a state that
   /// every parameter of the unit has.
   Buffer state(std::size_t which, std::size_t unit) const;
-  /// Whether a parameter of a unit has that state.
+  /// True if a parameter of a unit has that state.
   bool has_state(std::size_t which, std::size_t unit, std::size_t parameter) const {
     return of_unit(unit).has_state.at(which).at(parameter);
   }
   StateForm form(std::size_t which) const {
     return which < definition_.forms.size() ? definition_.forms[which] : StateForm{};
   }
-  /// Whether all state is f32, an element for each of the parameter's.
+  /// True if all state is f32, an element for each of the parameter's.
   bool has_plain_state() const { return definition_.forms.empty(); }
-  /// What this rank holds of a unit's state.
+  /// Size in bytes of a unit's state that this rank holds.
   std::int64_t state_bytes(std::size_t unit) const;
-  /// Whether all of the unit's parameters have it, in f32 as the masters lie.
+  /// True if all of the unit's parameters have the state, in f32 as the masters lie.
   bool is_of_all(std::size_t which, std::size_t unit) const;
   /// All of one that this rank holds, in its form, wherever it is kept; empty where no parameter of this rank has it.
   Buffer kept_state(std::size_t which, std::size_t unit) const {
     const Memory& state = of_unit(unit).state.at(which);
     return state ? all_of(which, state) : Buffer{};
   }
-  /// The same of elements that this rank holds: one of FlatParameter::held_segments(), by its place there, or of the
-  /// blocks that these are in. Empty where the parameter has no such state. `all`: kept_state(), or a copy.
+  /// Part of a state for elements that this rank holds: one of FlatParameter::held_segments(), by its place there, or
+  /// of the blocks that these are in. Empty where the parameter has no such state. `all`: kept_state(), or a copy.
   Buffer state_of(std::size_t which, std::size_t unit, std::size_t segment, const Buffer& all) const;
   Buffer state_of(std::size_t which, std::size_t unit, std::size_t segment) const {
     return state_of(which, unit, segment, kept_state(which, unit));
   }
-  /// Whether the host keeps that, see HostLink.
+  /// True if the host keeps the unit's state, see HostLink.
   bool is_on_host(std::size_t unit) const {
     return executor_.units().at(unit).placement->options.residence.has_moments_on_host;
   }
-  /// How many steps have updated a parameter of a unit.
+  /// Number of steps that have updated a parameter of a unit.
   std::int64_t updates(std::size_t unit, std::size_t parameter) const { return of_unit(unit).updates.at(parameter); }
   void set_updates(std::size_t unit, std::size_t parameter, std::int64_t updates) {
     units_.at(unit).updates.at(parameter) = updates;
@@ -156,12 +156,12 @@ class Optimizer {
   struct Definition {
     std::string name;                     ///< "AdamW": of launches, in lower case, and errors
     std::vector<std::string> state = {};  ///< "m", "v": f32, which begin as zeros
-    std::vector<std::pair<std::string, std::string>> settings =
-        {};                             ///< what ranks must have alike: "AdamW's eps", "1e-08"
-    std::vector<StateForm> forms = {};  ///< of each state; none: f32, element by element
-    /// Whether a parameter has a state, by its place in `state`; none: each has all of them.
+    /// Settings that ranks must have alike: "AdamW's eps", "1e-08"
+    std::vector<std::pair<std::string, std::string>> settings = {};
+    std::vector<StateForm> forms = {};  ///< form of each state; none: f32, element by element
+    /// Tells if a parameter has a state, by its place in `state`; none: each has all of them.
     std::function<bool(std::size_t which, const FlatView& parameter)> has_state = {};
-    /// Whether update_apart() updates a parameter, and slice_update() does not; none: there are no such parameters.
+    /// Tells if update_apart() updates a parameter, and slice_update() does not; none: there are no such parameters.
     std::function<bool(const FlatView& parameter)> is_apart = {};
   };
   Optimizer(Executor& executor, const Definition& definition, const OptimizerOptions& options);
@@ -173,10 +173,10 @@ class Optimizer {
     std::vector<Buffer> state;  ///< in the order of Definition::state; empty where the parameter has none
     Buffer scalars;             ///< as StepScalars
     float weight_decay;
-    ElementRuns part;  ///< which elements of the parameter these are
+    ElementRuns part;  ///< place of these elements in the parameter
     /// As kernels that have two moments at most take them.
     static std::vector<UpdateRange> ranges_of(const std::vector<Slice>& slices);
-    /// Of a CPU device.
+    /// Scalars on a CPU device.
     const StepScalars& step() const { return *static_cast<const StepScalars*>(scalars.data); }
   };
   /// Called on the compute stream for each slice. The gradient is as reduced: it takes it times
@@ -184,16 +184,16 @@ class Optimizer {
   /// depends on nothing but it. Where `copies` says so it writes `copy` too.
   using Update = std::function<void(ExecContext& exec, const Slice& slice)>;
   virtual Update slice_update() const { return {}; }
-  /// The same of all slices of a unit together, which a GPU's kernel takes in one launch; else slice_update's, one
-  /// after the other.
+  /// Update of all slices of a unit together, which a GPU's kernel takes in one launch; else slice_update's, one after
+  /// the other.
   using UnitUpdate = std::function<void(ExecContext& exec, const std::vector<Slice>& slices)>;
   virtual UnitUpdate unit_update() const { return of_each(slice_update()); }
   static UnitUpdate of_each(Update update);
-  /// Whether that writes the bf16 copy; else it is cast from the masters behind it.
+  /// True if the update writes the bf16 copy; else it is cast from the masters after it.
   virtual bool copies() const { return false; }
-  /// What else is known of a step to parameters that were updated so many times before it.
+  /// Fills the bias corrections for parameters that had `updates` updates before the step.
   virtual void set_corrections(StepScalars& scalars, std::int64_t updates) const;
-  /// Of whoever runs what unit_update() is asked for: the device, or the host's processors (Residence).
+  /// Kernels of whoever runs what unit_update() is asked for: the device, or the host's processors (Residence).
   const KernelTable& kernels() const { return is_for_host_ ? cpu_kernels() : executor_.context().kernels(); }
   Executor& executor() { return executor_; }
 
@@ -204,9 +204,9 @@ class Optimizer {
     StochasticRounding rounding;
     bool is_cast_at_random;
     std::size_t view;   ///< the parameter's place in the unit
-    std::int64_t slot;  ///< of the scalars
+    std::int64_t slot;  ///< slot of the scalars
   };
-  /// What this rank holds of the parameters of a unit that are apart.
+  /// Parameters of a unit that are updated apart, as far as this rank holds them.
   struct Apart {
     std::size_t unit;
     std::vector<Part> parts;
@@ -217,9 +217,9 @@ class Optimizer {
   virtual void update_apart(std::vector<Apart>) {}
   /// Enqueues updates that were left for the next forward.
   void settle() noexcept;
-  /// Whether it keeps something of the unit, which is on the device for the unit's update.
+  /// True if the host keeps something of the unit, which is on the device for the unit's update.
   bool has_window(std::size_t unit) const { return executor_.units().at(unit).placement->options.residence.has_any(); }
-  /// Whether the update that is being made is of the parameter.
+  /// True if the update that is being made is of the parameter.
   bool is_updated(std::size_t unit, std::size_t parameter) const {
     return of_unit(unit).slots.at(parameter) != kNotUpdated;
   }
@@ -227,7 +227,7 @@ class Optimizer {
   void launch_parts(OpInfo info, std::vector<Part> parts, const UnitUpdate& update) const;
   std::int64_t slot_count() const { return std::ssize(slots_); }
   static constexpr std::int64_t kScalars = sizeof(StepScalars) / sizeof(float);
-  /// Of a slot; the first also hold the norm.
+  /// Scalars of a slot; the first also hold the norm.
   Buffer scalars(std::int64_t slot) const { return all_scalars().slice(slot * kScalars, kScalars); }
   Buffer all_scalars() const { return scalars_.buffer(DType::f32, slot_count() * kScalars); }
 
@@ -238,17 +238,17 @@ class Optimizer {
     const Parameter* parameter;
     StochasticRounding rounding;
     std::size_t view;                              // the parameter's place in the unit
-    std::vector<std::int64_t> state_offsets = {};  // of each state; -1: the parameter has none
+    std::vector<std::int64_t> state_offsets = {};  // offset in each state; -1: the parameter has none
 
     ElementRuns part() const { return {rounding.first, rounding.run, rounding.stride}; }
   };
   struct Unit {
     std::vector<Memory> state;
-    std::vector<Range> held;                   // what is updated here
+    std::vector<Range> held;                   // ranges that are updated here
     std::vector<std::vector<bool>> has_state;  // by state and parameter
-    std::vector<std::int64_t> updates;         // of each parameter
-    std::vector<float> lr_scales;              // of each parameter
-    std::vector<std::int64_t> slots;           // of each parameter that the last update is of; else kNotUpdated
+    std::vector<std::int64_t> updates;         // for each parameter
+    std::vector<float> lr_scales;              // for each parameter
+    std::vector<std::int64_t> slots;           // for each parameter that the last update is of; else kNotUpdated
   };
   static constexpr std::int64_t kNotUpdated = -1;
   struct Slot {  // whose scalars are alike
@@ -256,7 +256,7 @@ class Optimizer {
     float lr_scale;
     auto operator<=>(const Slot&) const = default;
   };
-  /// What an update of a unit works on, on the device.
+  /// Buffers that an update of a unit works on, on the device.
   struct Held {
     Buffer master, grad;
     std::vector<Buffer> states;  // as Definition::state; empty where nobody here has it
@@ -267,7 +267,7 @@ class Optimizer {
   void check_numbers() const;
   void check_groups() const;
   Unit make_unit(const FlatParameter& unit);
-  /// How many elements a state has of a range.
+  /// Number of elements that a state has of a range.
   std::int64_t count_of(std::size_t which, const Range& range) const {
     return form(which).block_elems == 1 ? range.count : blocks_of(range.part(), range.count);
   }
@@ -283,7 +283,7 @@ class Optimizer {
   void update_units(const std::vector<std::size_t>& units);
   void update_unit(std::size_t unit, HostLink::Window window);
   void launch_update(std::size_t unit, const Held& held) const;
-  /// Whether it is left for the next forward.
+  /// True if the unit's update is left for the next forward.
   bool is_left(const FlatParameter& unit) const;
   void leave_updates(const std::vector<int>& units);
   void confirm_update();
@@ -320,21 +320,21 @@ class Optimizer {
   Definition definition_;
   std::vector<std::string> state_names_;
   OptimizerOptions options_;
-  std::vector<NamePattern> patterns_;  // of its groups
+  std::vector<NamePattern> patterns_;  // patterns of the groups
   std::vector<Unit> units_;
-  std::vector<Slot> slots_{{0, 1}};  // those that there are
+  std::vector<Slot> slots_{{0, 1}};  // slots that there are
   std::optional<GradNorm> norm_;
   Memory scalars_, skips_;
-  HostLink::Window ahead_;  // of the unit whose update is left, and comes next
-  UnitUpdate update_;       // of the last step
+  HostLink::Window ahead_;  // window of the unit whose update is left, and comes next
+  UnitUpdate update_;       // update of the last step
   bool makes_copies_ = false, is_for_host_ = false;
-  UnitUpdate host_update_;           // the same by the host's processors
+  UnitUpdate host_update_;           // update_ by the host's processors
   Memory host_scalars_, host_copy_;  // the last step's scalars there; a unit's new copy on its way to the device
   Event scalars_read_, host_copy_read_;
   Memory marks_;  // f32 (2): less the number of the last step whose updates were left, as far as the device came
   std::int64_t left_steps_ = 0;
   bool is_confirmed_ = true;
-  int hook_ = -1;  // of in_backward
+  int hook_ = -1;  // hook of in_backward
   bool has_begun_ = false;
   std::shared_ptr<bool> has_reported_ = std::make_shared<bool>(false);  // the stream's
 };

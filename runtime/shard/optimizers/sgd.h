@@ -4,7 +4,7 @@
 
 namespace zs {
 
-/// Of Sgd.
+/// Configuration of Sgd.
 struct SgdConfig {
   float momentum = 0;  ///< 0: no state
   bool nesterov = false;

@@ -14,30 +14,31 @@
 
 namespace zs {
 
-/// How a model is sharded.
+/// Options that say how a model is sharded.
 struct ShardOptions {
   SchemeOptions scheme = {};
   PrefetchOptions schedule = {};
   MixedPrecisionPolicy precision = {};
   LayoutOptions layout = {};
-  std::uint64_t seed = 0;  ///< of the initial weights, and of dropout
-  Division division = {};  ///< of the sum of gradients over the ranks: the mean, unless another rule is chosen
-  const GradientReduction* reduction = nullptr;  ///< of gradients; null: they are reduce-scattered
+  std::uint64_t seed = 0;  ///< seed of the initial weights, and of dropout
+  Division division = {};  ///< divisor of the sum of gradients over the ranks: the mean, unless another rule is chosen
+  /// First step of a gradient's reduction; null: gradients are reduce-scattered
+  const GradientReduction* reduction = nullptr;
   /// Called for each group of ranks that moves parameters or gradients, alike on every rank: what it gives takes the
   /// group's place. Empty: the world's own communicators.
   ReplaceGroup replace_group = {};
-  bool zero_copy =
-      true;  ///< where ranks can share memory, unsharded parameters are a view of their shards (docs/sharding.md)
-  /// Whether somebody writes into full parameters, where only the optimizer and an UnshardScope may: a LostWrite at the
-  /// end of the micro-batch. For finding errors: it reads all that is freed, adds a small all-reduce to each
+  /// Zero-copy: where ranks can share memory, unsharded parameters are a view of their shards (docs/sharding.md)
+  bool zero_copy = true;
+  /// Checks that nobody writes into full parameters, which only the optimizer and an UnshardScope may: else a LostWrite
+  /// at the end of the micro-batch. For finding errors: it reads all that is freed, adds a small all-reduce to each
   /// micro-batch, and takes the place of zero_copy, in whose views a write is the weight.
   bool checks_writes = false;
-  /// Of what moves parameters and gradients: the values of a training without it are meaningless. Losses and norms go
-  /// between ranks as ever.
+  /// Operations on parameters and gradients to omit: the values of a training without them are meaningless. Losses and
+  /// norms go between ranks as ever.
   Omit omit = Omit::nothing;
-  Residence residence = {};  ///< what the host keeps (docs/offload.md)
-  /// Of the units of which the host would keep something so many, the first ones, stay on the device: they are the last
-  /// whose gradients are reduced, and the first that are updated.
+  Residence residence = {};  ///< residence of shards: which the host keeps (docs/offload.md)
+  /// Number of leading units that stay on the device, of those of which the host would keep something: they are the
+  /// last whose gradients are reduced, and the first that are updated.
   int resident_units = 0;
 };
 
@@ -74,28 +75,28 @@ class ShardedRuntime : private ParameterOwner {
   /// Error(config) where the policy does not go with the scheme.
   int add_unit(std::string name, const std::vector<Parameter*>& parameters, const UnitPolicy& policy = {});
 
-  /// `first_sample`: which of all samples of the step is the first of this rank's, for random_key.
-  /// f32 values, not sharded, that are no parameters and that checkpoints hold by their name: gives it memory, with its
-  /// initial constant, as long as this lives. UsageError where it has a value already.
+  /// Adds a buffer: f32 values, not sharded, that are no parameters and that checkpoints hold by their name. Gives it
+  /// memory, with its initial constant, as long as this lives. UsageError where it has a value already.
   void add_buffer(Parameter& buffer);
 
+  /// Begins a micro-batch. `first_sample`: index, among all samples of the step, of this rank's first, for random_key.
   void begin_micro_batch(Mode mode, bool is_last, std::optional<std::int64_t> first_sample = {});
-  /// What the random numbers of the open micro-batch follow from, of an op that draws them for so many samples: the
-  /// seed, the steps that are done, and the first of the samples. That is the one that begin_micro_batch was told; else
-  /// samples are counted as if micro-batches of one size were dealt out to the ranks one after the other. None in an
-  /// evaluation, which draws nothing. UsageError outside.
+  /// Key that the random numbers of the open micro-batch follow from, for an op that draws them for so many samples:
+  /// the seed, the steps that are done, and the first of the samples. That is the one that begin_micro_batch was told;
+  /// else samples are counted as if micro-batches of one size were dealt out to the ranks one after the other. None in
+  /// an evaluation, which draws nothing. UsageError outside.
   std::optional<RandomKey> random_key(std::uint64_t place, std::int64_t samples) const;
-  /// Whether a micro-batch of training is open.
+  /// True if a micro-batch of training is open.
   bool is_training() const { return executor_.step().is_in_micro_batch() && mode_ == Mode::train; }
   /// So many steps are done, of a training that goes on: random numbers follow from it. zs::load says it itself.
   /// Between steps.
   void set_steps_done(std::int64_t steps);
   void before_forward(int unit);
   void after_forward(int unit);
-  /// What comes into the unit, and what it hands on, in the dtypes that its precision says; other tensors than of f32
-  /// and bf16 as they are.
+  /// Casts a tensor that comes into the unit, or, `cast_output`, that it hands on, to the dtype that its precision
+  /// says; other tensors than of f32 and bf16 stay as they are.
   Tensor cast_input(int unit, const Tensor& x) const;
-  /// Whether that is another dtype than this.
+  /// True if cast_input would change this dtype.
   bool casts_forward_input(int unit, DType dtype) const;
   Tensor cast_output(int unit, const Tensor& y) const;
   void end_micro_batch();
@@ -105,7 +106,7 @@ class ShardedRuntime : private ParameterOwner {
   /// the gradients of the step's earlier micro-batches stay. Where it had added to those they cannot be told apart any
   /// more: then all of the step's gradients go, and a UsageError says so.
   void abandon();
-  /// The same, and drops the gradients of the whole step, however far it is.
+  /// Abandons as above, and drops the gradients of the whole step, however far it is.
   void abandon_step();
 
   /// By hand, within a micro-batch or before it, alike on every rank: starts the unit's gather, which nothing waits for
@@ -115,22 +116,24 @@ class ShardedRuntime : private ParameterOwner {
   void reshard(int unit);
   /// Gathers every unit before a micro-batch begins, so that no rank's step waits for another's gather.
   void pregather();
-  /// What is gathered ahead when `unit` runs, instead of the recorded order; empty: nothing.
+  /// Sets the units that are gathered ahead when `unit` runs, instead of those of the recorded order; empty: nothing.
   void set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> targets);
 
   /// Switches of a unit, alike on every rank, from the next micro-batch on; UsageError within one.
-  /// Whether its gradients are reduced: without, they accumulate, whole, and the next micro-batch with it reduces the
-  /// sum.
+  /// With gradient sync its gradients are reduced: without, they accumulate, whole, and the next micro-batch with it
+  /// reduces the sum.
   void set_requires_gradient_sync(int unit, bool requires_sync);
-  /// Whether replicas exchange the sums that were reduced among those who share a set of masters: without, they wait
-  /// for a later micro-batch, before the step's last one has begun.
+  /// With all-reduce, replicas exchange the sums that were reduced among those who share a set of masters: without,
+  /// they wait for a later micro-batch, before the step's last one has begun.
   void set_requires_all_reduce(int unit, bool requires_all_reduce);
-  /// Whether its full parameter goes behind its forward; where it goes to a number of ranks, to those.
+  /// Says if the full parameter is freed after the unit's forward; where it is resharded to a number of ranks, to
+  /// those.
   void set_reshard_after_forward(int unit, bool reshards);
-  /// Whether its parameters are gathered for its backward; that of an embedding, say, has no need of them. A UsageError
-  /// of the op that needs them all the same.
+  /// Says if parameters are gathered for the unit's backward; that of an embedding, say, has no need of them. A
+  /// UsageError of the op that needs them all the same.
   void set_unshard_in_backward(int unit, bool unshards);
-  /// Whether it goes behind its backward; behind that of a step's last micro-batch it goes anyway.
+  /// Says if the full parameter is freed after the unit's backward; after that of a step's last micro-batch it goes
+  /// anyway.
   void set_reshard_after_backward(int unit, bool reshards);
 
   /// From now on `hook` is called by the host for each unit whose gradient of a step has been asked for: its last
@@ -147,7 +150,7 @@ class ShardedRuntime : private ParameterOwner {
 
   /// The mean of x (f32) over all ranks, element by element, the same bits on each; enqueued. No gradient. Collective.
   Tensor mean_over_ranks(const Tensor& x);
-  /// The same of a number of the host, such as an accuracy. Blocks.
+  /// Mean over all ranks of a number of the host, such as an accuracy. Blocks.
   double mean_over_ranks(double x);
 
   /// Throws `mismatch`, which says itself what each rank did.
@@ -163,14 +166,14 @@ class ShardedRuntime : private ParameterOwner {
   const std::string& name(int unit) const { return names_.at(static_cast<std::size_t>(unit)); }
   /// Everything asked of the executor since the current (or last) micro-batch began.
   const std::vector<Action>& actions() const { return actions_; }
-  /// How many entries the device's trace had when each of them was asked for.
+  /// Number of entries that the device's trace had when each action was asked for.
   const std::vector<std::size_t>& moments() const { return moments_; }
-  /// What is asked of the executor from now on is appended to `log` as well, which must live until another (or null)
-  /// takes its place.
+  /// Appends to `log`, as well, what is asked of the executor from now on; it must live until another (or null) takes
+  /// its place.
   void log_actions(std::vector<Action>* log) { log_ = log; }
 
  private:
-  friend class UnshardScope;  // which has units gathered anew that it has written
+  friend class UnshardScope;  // it has units gathered anew that it has written
 
   void before_backward(Parameter& parameter) override;
   void after_backward(Parameter& parameter) override;
@@ -207,7 +210,7 @@ class ShardedRuntime : private ParameterOwner {
   std::map<std::string, int> unit_of_name_;
   std::vector<std::pair<Parameter*, Tensor>> buffers_;
   std::vector<Action> actions_;
-  std::vector<std::size_t> moments_;  // of actions_
+  std::vector<std::size_t> moments_;
   std::vector<Action>* log_ = nullptr;
   std::optional<int> reduced_;  // whose gradient is asked for, and not yet reported
   int resident_ = 0;            // units, of options_.resident_units

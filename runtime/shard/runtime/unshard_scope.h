@@ -17,7 +17,7 @@ struct UnshardOptions {
   bool on_host = false;  ///< in Device::pinned_memory(), so that no more than one unit at a time is on the device
   bool with_gradients = false;  ///< the sums of this step too
   enum class After : std::uint8_t { write_back, discard };
-  After after_exception = After::write_back;  ///< of what is written when an exception ends the scope
+  After after_exception = After::write_back;  ///< fate of what is written when an exception ends the scope
 };
 
 /// While it lives the parameters of some units are whole, in f32, as the optimizer keeps them, in memory of its own:
@@ -47,7 +47,7 @@ class UnshardScope {
   /// it blocks. UsageError within a micro-batch, of a unit in another scope, and of gradients that are not reduced to
   /// the end. Where a unit cannot be entered, those before it are left again, in reverse.
   UnshardScope(ShardedRuntime& runtime, const std::vector<int>& units, const UnshardOptions& options = {});
-  /// Of a module, the units that hold its parameters: the unit that it is, or is a part of; with `recurse` those below
+  /// Enters the units that hold a module's parameters: the unit that it is, or is a part of; with `recurse` those below
   /// it too.
   template <class Module>
   requires requires(const Module& module, const ShardedRuntime& runtime) {
@@ -76,8 +76,8 @@ class UnshardScope {
   struct Entered {
     int unit;
     WholeUnit weights = {}, gradients = {};  // on the device or, with on_host, on the host
-    WriteCheck::Values values = {};          // of both
-    Memory hashes = {};                      // of a scope for reading
+    WriteCheck::Values values = {};          // values of both
+    Memory hashes = {};                      // hashes, in a scope for reading
     WriteCheck::Written written = {};
   };
   void check() const;
@@ -105,7 +105,7 @@ class UnshardScope {
   UnshardOptions options_;
   int exceptions_;
   std::vector<Entered> entered_;
-  std::unordered_map<const Parameter*, Buffer> values_, gradients_;  // of each parameter of the units
+  std::unordered_map<const Parameter*, Buffer> values_, gradients_;  // buffers of each parameter of the units
 };
 
 /// The weights of every rank become those that rank `root` has or, where it is sharded, gathers; so does the seed, from
