@@ -8,8 +8,8 @@ namespace zs {
 struct MuonConfig {
   float momentum = 0.95f;
   bool nesterov = true;
-  /// Patterns (NamePattern) of the parameters with two dims that it updates; each pattern must match one. Embeddings and
-  /// heads are none of them as a rule.
+  /// Patterns (NamePattern) of the parameters with two dims that it updates; each pattern must match one. Embeddings
+  /// and heads are none of them as a rule.
   std::vector<std::string> matrices = {"*"};
   float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;  ///< AdamW's, which updates the rest
   float weight_decay = 0.1f;
