@@ -2,6 +2,8 @@
 // of ranks.
 #include "model/train/plan/explain.h"
 
+#include <fmt/format.h>
+
 #include <numeric>
 
 #include "model/train/config/config_plan.h"
@@ -109,6 +111,10 @@ TEST_CASE("3.3-1: lists that do not go with the order in which units run are sai
   const auto swapped =
       warnings_of({"plan.apply=['token_embedding', 'blocks.{*}.mlp', 'blocks.{*}.attention']", "plan.forward=2"});
   REQUIRE_FALSE(swapped.empty());
+  // 3-38: the later one of two patterns has the module, and one warning says what that comes to, whatever the phases.
+  const auto overlapping = warnings_of({"plan.apply=['blocks.{*}', 'blocks.0']", kLists, "plan.backward=1"});
+  REQUIRE(overlapping.size() == 1);
+  CHECK_THAT(overlapping[0], Contains("gathers blocks.0 ahead of blocks.1 in forward: blocks.0 runs first"));
   CHECK_THAT(message_of([] { make_plan(config_of({"plan.apply=['blocks', 'blocks.{*}']"}), 0, 1); }),
              Contains("whose forward never runs"));
 }

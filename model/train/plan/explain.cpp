@@ -48,6 +48,14 @@ std::vector<std::string> reasons(const ResolvedPlan& plan, const ResolvedPlan::U
   return lines;
 }
 
+struct ListWarnings {
+  void add(const std::pair<std::size_t, std::size_t>& units, std::string text) {
+    if (said.insert(units).second) texts.push_back(std::move(text));
+  }
+  std::set<std::pair<std::size_t, std::size_t>> said;
+  std::vector<std::string> texts;
+};
+
 /// The order that one micro-batch recorded, and what was listed against it.
 class ListCheck {
  public:
@@ -57,16 +65,17 @@ class ListCheck {
         phase_(phase),
         order_(runtime_.scheduler().order(Mode::train).units(phase)) {}
 
-  void check(std::vector<std::string>& warnings) const {
-    for (const auto& unit : plan_.units) {
-      const auto& list = phase_ == Phase::forward ? unit.forward : unit.backward;
+  /// Of two units that are listed against the order in forward and in backward, one warning.
+  void check(ListWarnings& warnings) const {
+    for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
+      const auto& list = phase_ == Phase::forward ? plan_.units[unit].forward : plan_.units[unit].backward;
       if (list) check(unit, *list, warnings);
     }
   }
 
  private:
-  void check(const ResolvedPlan::Unit& unit, const std::vector<std::size_t>& list,
-             std::vector<std::string>& warnings) const {
+  void check(std::size_t listing, const std::vector<std::size_t>& list, ListWarnings& warnings) const {
+    const auto& unit = plan_.units[listing];
     const std::size_t from = position(unit, 0);
     if (from == order_.size()) return;  // nothing of it runs in this phase
     std::size_t last = from;
@@ -77,11 +86,12 @@ class ListCheck {
       if (before == order_.size()) continue;
       const std::string begin =
           fmt::format("the plan gathers {} ahead of {} in {}: ", target.name, unit.name, name_of_phase(phase_));
+      const std::pair<std::size_t, std::size_t> both = std::minmax(listing, number);
       if (at == order_.size()) {
-        warnings.push_back(fmt::format("{}{} runs first ({} of {}, {} is {}), so it is listed for nothing", begin,
+        warnings.add(both, fmt::format("{}{} runs first ({} of {}, {} is {}), so it is listed for nothing", begin,
                                        target.name, before + 1, order_.size(), unit.name, from + 1));
       } else if (at < last && target.hook != latest->hook) {  // what one hook opens has no order
-        warnings.push_back(fmt::format("{}it runs before {} ({} and {} of {}), which is gathered first", begin,
+        warnings.add(both, fmt::format("{}it runs before {} ({} and {} of {}), which is gathered first", begin,
                                        latest->name, at + 1, last + 1, order_.size()));
       } else {
         last = std::max(last, at);
@@ -227,12 +237,12 @@ void note_places(TrainPlan& plan, Session& session) {
 }
 
 std::vector<std::string> list_warnings(Session& session) {
-  std::vector<std::string> warnings;
+  ListWarnings warnings;
   const ResolvedPlan* const plan = session.resolved_plan();
-  if (plan == nullptr) return warnings;
+  if (plan == nullptr) return {};
   check_all_run(session, *plan);
   for (const Phase phase : {Phase::forward, Phase::backward}) ListCheck(session, *plan, phase).check(warnings);
-  return warnings;
+  return warnings.texts;
 }
 
 std::string explain(const TrainPlan& plan, const Config& config, const std::string& name) {
