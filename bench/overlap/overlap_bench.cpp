@@ -256,8 +256,8 @@ OverlapBench::Steps OverlapBench::medians(const Training& training) const {
     for (std::size_t op = 0; op < op_ms.size(); ++op) op_ms[op].push_back(times.op_ms[op]);
     for (const auto& [phase, ms] : times.phase_ms) phase_ms[phase].push_back(ms);
   }
-  Steps result{.host_ms = median(training.durations)};
-  result.ms = is_on_gpus() ? median(training.spans) : result.host_ms;
+  const std::vector<double>& timed = is_on_gpus() ? training.spans : training.durations;
+  Steps result{.ms = median(timed), .host_ms = median(training.durations), .spread_ms = half_range(timed)};
   for (const std::vector<double>& ms : op_ms) result.compute_op_ms.push_back(median(ms));
   for (const auto& [phase, ms] : phase_ms) result.phase_ms[phase] = median(ms);
   result.offload_ms = training.offload_ms;
@@ -368,9 +368,9 @@ OverlapReport OverlapBench::report(const Steps& steps, const Steps& compute, con
   report.step = {.name = "step", .compute_ms = compute.ms, .step_ms = steps.ms};
   report.host_compute_ms = compute.host_ms;
   report.host_step_ms = steps.host_ms;
+  report.spread_ms = std::max(compute.spread_ms, steps.spread_ms);
   if (is_on_gpus() && !config_.offload.uses_host()) report.note = why_nothing_hides(world_.size(), machine_.gpus);
-  // Between hosts there is one link, and so there is from a GPU to others; inside a host, ranks copy with processors of
-  // their own.
+  // There is one link between hosts, and from a GPU to others; inside a host, ranks copy with processors of their own.
   const bool has_one_link = is_on_gpus() || world_.size() > world_.local_size();
   const auto needs_link = [&](const TraceEntry& op) { return has_one_link && communicates(op.stream); };
   report.plan = simulate(plan_.trace, price_of, needs_link);

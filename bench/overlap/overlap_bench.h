@@ -31,6 +31,7 @@ class OverlapBench {
   struct Steps {
     double ms = 0;                           ///< of one step; on a GPU from its first op's start to its last one's end
     double host_ms = 0;                      ///< of one step, by the host's clock
+    double spread_ms = 0;                    ///< half of what lies between the fastest and the slowest
     std::vector<double> compute_op_ms = {};  ///< of each op of the compute stream
     std::map<NumberedOps::Key, double> offload_ms = {};  ///< of each copy between host and device: the least
     std::map<std::string, double> phase_ms = {};         ///< of each phase

@@ -36,7 +36,7 @@ void tell_where_nothing_hides(const World& world, const Config& config, const Ma
 int main(int argc, char** argv) {
   CLI::App app("Measures how much communication hides behind compute: mpirun -q -np N build/bench_overlap ...",
                "bench_overlap");
-  zs::bench::StepOptions step;
+  zs::bench::StepOptions step{.micro_batch = 1, .steps = 3, .warmup = 1, .profile_steps = 1};  // under a minute
   bool json = false, is_sweep = false;
   zs::bench::add_step_options(app, step);
   app.add_flag("--sweep", is_sweep, "a table over prefetch 0..3 and limits of 1..4 units");

@@ -19,6 +19,12 @@ std::string percent_of(const OverlapReport& report, const OverlapReport::Phase& 
   return efficiency ? fmt::format("{:.0f} %", 100 * *efficiency) : "-";
 }
 
+/// What stands where the step has no efficiency.
+std::string why_none(const OverlapReport& report) {
+  if (report.step.hideable_ms() <= 0.01 * report.plan.step_ms) return ": there is next to nothing to hide";
+  return fmt::format(": no efficiency, as no more can be hidden than steps differ by, {:.2f} ms", report.spread_ms);
+}
+
 Json to_object(const OverlapReport& report, const OverlapReport::Phase& phase) {
   return {{"phase", phase.name},
           {"compute_ms", phase.compute_ms},
@@ -71,6 +77,7 @@ std::string to_json(const OverlapReport& r) {
                      {"max_reductions_in_flight", r.max_reductions_in_flight},
                      {"reshard_after_forward", r.reshard_after_forward},
                      {"takes_turns", r.takes_turns},
+                     {"spread_ms", r.spread_ms},
                      {"compute_ms", r.step.compute_ms},
                      {"communication_ms", r.step.communication_ms},
                      {"step_ms", r.step.step_ms},
@@ -106,8 +113,7 @@ std::string to_text(const OverlapReport& r) {
     text += fmt::format("\nby the GPU's clock; by the host's a step took {:.2f} ms, without communication {:.2f} ms\n",
                         r.host_step_ms, r.host_compute_ms);
   text += fmt::format("\nhideable {:.2f} ms, hidden {:.2f} ms", r.step.hideable_ms(), r.step.hidden_ms());
-  text += r.efficiency(r.step) ? fmt::format(": overlap efficiency {}\n", percent_of(r, r.step))
-                               : ": there is next to nothing to hide\n";
+  text += r.efficiency(r.step) ? fmt::format(": overlap efficiency {}\n", percent_of(r, r.step)) : why_none(r) + "\n";
   text += fmt::format("\ncritical path of the plan, {:.2f} ms with every op as long as alone\n", r.plan.step_ms);
   for (const PathPiece& piece : r.plan.critical_path) {
     text += fmt::format("{:>12.2f}  {:<10}{:<11}{}{}\n", piece.ms, name_of(piece.stream), piece.phase, piece.first_op,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -42,14 +43,16 @@ struct OverlapReport {
   Phase step = {};                               ///< all of it
   bool takes_turns = false;                      ///< each step was followed by the same without communication
   double host_compute_ms = 0, host_step_ms = 0;  ///< of a step, by the host's clock
+  double spread_ms = 0;                          ///< by how much timed steps differ among themselves, to either side
   std::string note = {};  ///< why nothing can hide here, whatever the schedule; empty: something can
   Simulation plan = {};   ///< the plan's graph, priced with compute and communication alone
 
+  /// What has to be hideable for its part to say something: 1 % of the step on paper, and more than steps differ by.
+  double least_ms() const { return std::max(0.01 * plan.step_ms, spread_ms); }
   /// Of a phase, or the step. Negative when it takes longer than compute and communication one after the other. Nothing
-  /// where less can be hidden than a step is uncertain by.
+  /// where less than that can be hidden.
   std::optional<double> efficiency(const Phase& phase) const {
-    constexpr double kLeast = 0.01;  // of the step on paper
-    if (phase.hideable_ms() < kLeast * plan.step_ms) return std::nullopt;
+    if (phase.hideable_ms() <= least_ms()) return std::nullopt;
     return phase.hidden_ms() / phase.hideable_ms();
   }
 };

@@ -20,8 +20,8 @@ struct StepOptions {
   std::string preset = "124M", dtype = "f32";
   std::int64_t micro_batch = 4, sequence = 256, micro_batches = 1;  ///< micro_batches a rank and step
   std::int64_t steps = 5, warmup = 2, profile_steps = 2;
-  std::vector<std::string> settings;  ///< "key=value" of the configuration, over what follows from the rest
-  std::string needs_gpus = {};        ///< the flag that means nothing on the CPU; empty: none was given
+  std::vector<std::string> settings = {};  ///< "key=value" of the configuration, over what follows from the rest
+  std::string needs_gpus = {};             ///< the flag that means nothing on the CPU; empty: none was given
 };
 
 /// The configuration that a trainer would have for these options. Throws Error(usage).

@@ -34,6 +34,8 @@ def number_problems(r):
         "nothing hides that is not there": r["hideable_ms"] <= r["communication_ms"] + 1e-6,
         "the kinds are all that is moved": [k["kind"] for k in r["kinds"]] == KINDS and near(r["communication_ms"], sum(k["ms"] for k in r["kinds"])),
         "no kind hides what is not of it": all(k["hideable_ms"] <= k["ms"] + 1e-6 for k in r["kinds"]),
+        "what is no more than steps differ by has no efficiency": all(
+            (p["overlap_efficiency"] is None) == (p["hideable_ms"] <= max(0.01 * r["planned_step_ms"], r["spread_ms"])) for p in [*phases, r]),
         "every time but a difference is positive": all(p["compute_ms"] > 0 and p["step_ms"] > 0 for p in [*phases, r]),
     }
     return [f"not so: {fact}" for fact, holds in facts.items() if not holds]

@@ -146,6 +146,11 @@ TEST_CASE("where there is next to nothing to hide no efficiency is given") {
   CHECK(sweep_row(report).ends_with("| - |\n"));
   report.step.communication_ms = alone_ms + 0.011 * report.plan.step_ms;
   CHECK(report.efficiency(report.step));
+  CHECK_THAT(to_text(report), !Catch::Contains("next to nothing") && !Catch::Contains("steps differ by"));
+  report.spread_ms = 0.012 * report.plan.step_ms;  // of steps that differ by more than can be hidden
+  CHECK_FALSE(report.efficiency(report.step));
+  CHECK(sweep_row(report).ends_with("| - |\n"));
+  CHECK_THAT(to_text(report), Catch::Contains("no efficiency, as no more can be hidden than steps differ by"));
 }
 
 TEST_CASE("ops of one name are told apart by their stream and their order") {
