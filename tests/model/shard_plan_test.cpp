@@ -132,7 +132,8 @@ TEST_CASE("3-17..3-22: the plan of the docstring as printed, without hooks") {
 
 // There a plan has experts in a list of their own, and they come before what is around them: [experts, layer, attn].
 TEST_CASE(
-    "3-18, 3-20: experts are units as any other, in the order of modules, where published lists have them first") {
+    "3-18, 3-20, 3-34: experts are units as any other, in the order of modules, where published lists have them "
+    "first") {
   Names apply = kVisionPlan;
   apply.insert(apply.end() - 1, "model.language_model.layers.{*}.mlp.experts");
   const Names hooks = {"model.language_model.layers.{*}"};
@@ -218,6 +219,32 @@ TEST_CASE("3-19, 3-21: a child's pattern before its parent's") {
   check({"m.blocks.0", "m.blocks.1", "head"}, plan_of({"m.blocks.{*}", "m", "head"}),
         {{"m.blocks.0", {"m.blocks.1"}}, {"m.blocks.1", {"m"}}, {"m", {"head"}}},
         {{"head", {"m"}}, {"m", {"m.blocks.1"}}, {"m.blocks.1", {"m.blocks.0"}}});
+}
+
+// There neighbours are swapped, and p.l stays behind p.l.x, as p.mlp is between them.
+TEST_CASE("3-21, 3-40: in backward parents come before what is in them, whatever is between them") {
+  CHECK(lists({"p.mlp", "p.l.x"}, plan_of({"p*", "p.l"}), false) ==
+        Lists{{"p", {"p.l"}}, {"p.l", {"p.l.x"}}, {"p.l.x", {"p.mlp"}}});
+}
+
+// There each element of a list of experts is wrapped, but prefetch lists name the list, which the framework refuses.
+TEST_CASE("3-41: what is gathered ahead are units, of a list of experts each element") {
+  CHECK(lists({"l.0.experts.0", "l.0.experts.1", "l.1.experts.0", "l.1.experts.1"},
+              plan_of({"l.{*}.experts.{*}"}, 1, {"l.{*}"}),
+              true) == Lists{{"l.0.experts.0", {"l.1.experts.0", "l.1.experts.1"}}});
+}
+
+// There they have none, and the framework gathers ahead of them what it thinks best.
+TEST_CASE("3-36: what is gathered with others has a list that is empty, and what is in no entry has none") {
+  Tree tree({"l.0.attn", "l.0.mlp", "l.1.attn", "l.1.mlp"});
+  const auto plan = resolve(tree.root, plan_of({"l.{*}", "l.{*}.*"}, 1, {"l.{*}"}));
+  REQUIRE(plan.units.size() == 7);
+  CHECK((!plan.units[0].forward && !plan.units[0].backward));
+  for (std::size_t unit = 1; unit < plan.units.size(); ++unit) {
+    CAPTURE(plan.units[unit].name);
+    CHECK((plan.units[unit].forward && plan.units[unit].forward->empty() == (plan.units[unit].name != "l.0.attn")));
+    CHECK((plan.units[unit].backward && plan.units[unit].backward->empty() == (plan.units[unit].name != "l.1")));
+  }
 }
 
 TEST_CASE("3-19: a pattern that another one begins with by chance") {
@@ -335,6 +362,14 @@ TEST_CASE("3-1, 3-10: the first rule that matches a unit says a thing, and each 
                             .precision = MixedPrecisionPolicy{.param = DType::f32, .output = DType::bf16}});
   CHECK(second == UnitPolicy{.reshard_after_forward = false, .precision = base});
   CHECK(resolved.policy(resolved.units[3], base) == UnitPolicy{});
+
+  // An output dtype that somebody asks for counts, whatever a unit computes in.
+  const MixedPrecisionPolicy wide{.param = DType::bf16, .reduce = DType::bf16, .output = DType::f32};
+  CHECK(resolved.policy(resolved.units[1], wide).precision->output == DType::f32);
+  plan.rules[0].output = DType::bf16;
+  CHECK(resolve(tree.root, plan).policy(resolved.units[1], wide).precision->output == DType::bf16);
+  plan.rules[0].output = DType::f32;
+  CHECK(resolve(tree.root, plan).policy(resolved.units[1], base).precision->output == DType::f32);
 
   plan.rules.push_back({.pattern = "a.1", .param = DType::f32, .key = "late"});
   CHECK_THAT(problem_of({"a.0", "a.1", "b"}, plan), Contains("plan.late: \"a.1\" decides of no unit"));

@@ -233,6 +233,30 @@ TEST_CASE("2A-27: a unit that a recomputed part uses too is updated behind that"
         on_ranks(2, [&](World& world) { return weights(world, false); }));
 }
 
+TEST_CASE("2A-27: a unit that a step's last micro-batch leaves out is updated by what earlier ones have reduced") {
+  const auto weights = [](World& world, bool in_backward) {
+    ChainRun run(world, {.zero_copy = false});
+    run.optimizer.reset();
+    run.optimizer.emplace(run.runtime.executor(), config_of(in_backward));
+    for (int step = 0; step < 2; ++step) {
+      if (in_backward) run.optimizer->begin_step(0.01f);
+      run.micro_batch(step, false);
+      run.runtime.begin_micro_batch(Mode::train, true);
+      backward([&] {
+        const ForwardScope scope(&run.runtime, 0);
+        const Tensor y = run.model.layers[2]->forward(linear(chain_input(run.context, 5), run.model.head, nullptr));
+        return lm_head_loss(y, run.model.head, chain_targets(run.context), kChainWidth);
+      }());
+      run.runtime.end_micro_batch();
+      in_backward ? run.optimizer->end_step() : run.optimizer->step(0.01f);
+    }
+    return std::pair(run.weights(), run.optimizer->updates(1, 0));
+  };
+  const auto within = on_ranks(2, [&](World& world) { return weights(world, true); });
+  CHECK(within == on_ranks(2, [&](World& world) { return weights(world, false); }));
+  CHECK(within[0].second == 2);
+}
+
 TEST_CASE("2A-27: a step that was not ended is named before the next one") {
   const bool begins = GENERATE(false, true);
   const std::string message = message_of([&] {

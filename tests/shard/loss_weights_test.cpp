@@ -117,7 +117,7 @@ TEST_CASE("0-39: each target that counts weighs alike, or each sequence, however
   REQUIRE(counted(23) > 0);
   const Trained expected = on_ranks(1, [&](World& world) { return train_cut(world, masked_config(loss, 1)); })[0];
   Trained first;
-  for (const int ranks : {1, 2, 3, 4}) {
+  for (const int ranks : {1, 2, 3, 4, 5}) {  // 5 do not divide the micro-batches: some ranks have none at the end
     for (const std::int64_t micro_batch : {1, 2}) {
       CAPTURE(ranks, micro_batch);
       const Config config = masked_config(loss, micro_batch);

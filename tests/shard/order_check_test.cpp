@@ -274,6 +274,21 @@ TEST_CASE("I5: what broadcast_parameters gives every rank is the weights and the
   }
 }
 
+TEST_CASE("2A-8: broadcast_parameters gives every rank its root's ignored parameters, too") {
+  const auto tails = on_ranks(3, [](World& world) {
+    std::vector<float> tail(kChainWidth * kChainWidth, static_cast<float>(world.rank()));
+    ChainRun run(world, {}, [&](Chain& chain, ShardedRuntime& runtime) {
+      chain.head.bind({tail.data(), std::ssize(tail), DType::f32, DeviceKind::cpu});
+      shard_module(chain, runtime, Units::block, [&](const Parameter& parameter) { return &parameter == &chain.head; });
+    });
+    broadcast_parameters(run.runtime, 2);
+    run.device->synchronize();
+    run.model.head.unbind();
+    return tail;
+  });
+  for (const auto& tail : tails) CHECK(tail == std::vector<float>(kChainWidth * kChainWidth, 2));
+}
+
 TEST_CASE("I5: an abandoned micro-batch is not compared") {
   const auto done = on_ranks(2, [](World& world) {
     ChainRun run(world);

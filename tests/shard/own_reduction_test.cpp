@@ -9,16 +9,19 @@
 namespace zs::test {
 namespace {
 
-/// Twice the gradient, exactly, summed as ever.
+/// Twice the gradient, or another power of two of it, exactly, summed as ever.
 struct Doubled : GradientReduction {
-  std::string_view name() const override { return "doubled"; }
+  explicit Doubled(float times = 2) : factor(times) {}
+  std::string_view name() const override { return factor == 2 ? "doubled" : "scaled"; }
   void reduce(const Reduced& unit) const override {
     ++calls;
-    unit.stream.enqueue(
-        {"double", {unit.full}, {unit.full}},
-        [&kernels = unit.kernels, full = unit.full](ExecContext& exec) { kernels.scale(exec, full, full, 2.0f); });
+    unit.stream.enqueue({"double", {unit.full}, {unit.full}},
+                        [&kernels = unit.kernels, full = unit.full, by = factor](ExecContext& exec) {
+                          kernels.scale(exec, full, full, by);
+                        });
     unit.group.reduce_scatter(unit.stream, unit.name, unit.full, unit.shard, unit.into);
   }
+  float factor;
   mutable int calls = 0;  // of one rank's host thread
 };
 
@@ -40,9 +43,9 @@ Gradients gradients(World& world, const ShardOptions& options, int* calls = null
   return found;
 }
 
-Gradients doubled(Gradients gradients) {
+Gradients scaled(Gradients gradients, float factor) {
   for (auto& unit : gradients)
-    for (float& value : unit) value *= 2;
+    for (float& value : unit) value *= factor;
   return gradients;
 }
 
@@ -58,16 +61,19 @@ TEST_CASE("2A-26: a reduction of one's own takes the place of the first step, in
   std::vector<int> calls(static_cast<std::size_t>(ranks));
   const auto own = on_ranks(
       ranks, [&](World& world) { return gradients(world, options, &calls[static_cast<std::size_t>(world.rank())]); });
-  for (std::size_t rank = 0; rank < plain.size(); ++rank) CHECK(own[rank] == doubled(plain[rank]));
+  for (std::size_t rank = 0; rank < plain.size(); ++rank) CHECK(own[rank] == scaled(plain[rank], 2));
   const bool is_each = name != "zero3 once" && name != "zero1";
   for (const int count : calls) CHECK(count == 4 * (is_each ? 2 : 1));
 }
 
-TEST_CASE("2A-26: one unit may be reduced otherwise than the rest") {
+TEST_CASE("2A-26: one unit may be reduced otherwise than the rest, which have the scheme's or the runtime's own") {
+  const bool has_own = GENERATE(false, true);
   const auto found = on_ranks(2, [&](World& world) {
     const Gradients plain = gradients(world, {});
-    const Doubled reduction;
-    ChainRun run(world, {}, [&](Chain& chain, ShardedRuntime& runtime) {
+    const Doubled reduction, of_all(0.5f);
+    ShardOptions options;
+    if (has_own) options.reduction = &of_all;
+    ChainRun run(world, options, [&](Chain& chain, ShardedRuntime& runtime) {
       shard_module(
           chain, runtime, [](const Module& module) { return module.is_block(); }, {},
           [&](const Module& module) {
@@ -81,7 +87,7 @@ TEST_CASE("2A-26: one unit may be reduced otherwise than the rest") {
   });
   for (const auto& [plain, own] : found)
     for (std::size_t unit = 0; unit < own.size(); ++unit)
-      CHECK(own[unit] == (unit == 2 ? doubled(plain)[unit] : plain[unit]));
+      CHECK(own[unit] == scaled(plain, unit == 2 ? 2 : has_own ? 0.5f : 1)[unit]);
 }
 
 TEST_CASE("2A-26: a reduction that one rank has alone is named, and int8 beside one is refused") {

@@ -188,6 +188,20 @@ TEST_CASE("3-11, 3-17..3-22: a vision tower and a language model by the plan of 
   CHECK(Names(gathered.begin(), gathered.begin() + std::ssize(forward)) == forward);
 }
 
+TEST_CASE("3-34: ranks whose plans gather ahead in another order are stopped with the names of both units") {
+  const std::string message = message_of([] {
+    on_ranks(2, [](World& world) {
+      ModelRank<VisionModel> rank(world);
+      Plan plan{.apply = {"model.visual.blocks.0", "model.visual.blocks.1", "lm_head"}, .forward_prefetch = 2};
+      if (world.rank() == 1) std::swap(plan.apply[1], plan.apply[2]);
+      ShardedModel model = rank.shard({.plan = plan});
+      train(rank, model);
+      return 0;
+    });
+  });
+  CHECK_THAT(message, Contains("visual.blocks.1") && Contains("lm_head"));
+}
+
 TEST_CASE("3-11: a hook opens and closes its units at once, children with their parent") {
   const auto world = make_single_world({.timeout_s = 60});
   ModelRank<VisionModel> rank(*world);
@@ -245,13 +259,17 @@ TEST_CASE("3-8: a model may make the units, or the lists, itself") {
   }
 }
 
-TEST_CASE("3-5: parameters of ignored modules stay out of every unit of a plan") {
+TEST_CASE("3-5: parameters of ignored modules, and of what is below them, stay out of every unit of a plan") {
+  const bool has_children = GENERATE(false, true);
   const auto world = make_single_world({.timeout_s = 60});
   ModelRank<VisionModel> rank(*world);
-  Plan plan{.apply = {"model", "lm_head"}, .ignore = {"model.visual.blocks.{1-1}"}};
+  Plan plan{.apply = {"model", "lm_head"}, .ignore = {has_children ? "model.visual" : "model.visual.blocks.{1-1}"}};
   ShardedModel model = rank.shard({.plan = plan});
-  CHECK(rank.net.model.parts[0]->parts[1]->weight.owner() == nullptr);
-  CHECK(rank.net.model.parts[0]->parts[0]->weight.owner() != nullptr);
+  const Part& visual = *rank.net.model.parts[0];
+  CHECK((visual.weight.owner() == nullptr) == has_children);
+  CHECK((visual.parts[0]->weight.owner() == nullptr) == has_children);
+  CHECK(visual.parts[1]->weight.owner() == nullptr);
+  CHECK(rank.net.model.parts[1]->weight.owner() != nullptr);
 }
 
 TEST_CASE("a plan stands alone, and one that leaves the model unusable says so when the run is planned") {

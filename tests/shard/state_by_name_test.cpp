@@ -337,4 +337,36 @@ TEST_CASE(
   for (const std::string& problem : results) CHECK(problem == "");
 }
 
+TEST_CASE("1-28, 1-35, 2A-29: without the optimizer its moments and numbers of updates are neither read nor loaded") {
+  LoadOptions load{.with_optimizer = false};
+  if (GENERATE(false, true)) load.only_rank = 1;
+  Whole whole = trained_whole({}, 1);
+  const auto problems = on_ranks(2, [&](World& world) {
+    ChainRun run(world, {.seed = 9});
+    train(run, 0, 2);
+    const TrainingState state = state_of(world, run);
+    std::string problem;
+    const auto expect = [&](bool holds, const std::string& what) { problem += holds ? "" : what + "; "; };
+    for (const bool is_whole : {false, true}) {
+      const StateByName read = state_by_name(state, {.whole = is_whole, .on_host = true, .with_optimizer = false});
+      expect(read.tensors.size() == 7 && read.updates.empty(), "more than the weights are read");
+      for (const HeldTensor& held : read.tensors) expect(held.tensor.kind == kMasterKind, held.tensor.kind);
+      expect(message_of([&] { load_by_name(state, read, {.with_optimizer = false}); }).empty(), "not loaded again");
+    }
+    const StateByName views = state_by_name(state);  // 1-35: they show what a later step has made of them
+    train(run, 2, 1);
+    expect(values_of(views) == values_of(state_by_name(state)), "views are old");
+    const Named before = values_of(state_by_name(state, {.whole = true, .on_host = true}));
+    Whole given = whole;
+    const bool is_source = load.only_rank.value_or(world.rank()) == world.rank();
+    load_by_name(state, is_source ? as_state(given) : StateByName{}, load);
+    const StateByName now = state_by_name(state, {.whole = true, .on_host = true});
+    for (const auto& [name, values] : values_of(now))
+      expect(values == (name.ends_with("(master)") ? whole.values : before).at(name), name);
+    for (const auto& [name, updates] : now.updates) expect(updates == 3, "updates of " + name);
+    return problem;
+  });
+  for (const std::string& problem : problems) CHECK(problem == "");
+}
+
 }  // namespace zs::test

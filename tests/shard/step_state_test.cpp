@@ -277,21 +277,32 @@ TEST_CASE("a micro-batch that is open when its runtime ends is named") {
   CHECK_THAT(said, Contains("an evaluation was still open") && Contains("end_micro_batch()"));
 }
 
-TEST_CASE("a step whose gradient is not finite is skipped, counted, and said once") {
+TEST_CASE(
+    "0-37: a step of which one element, one rank or all are not finite is skipped by all ranks, counted, and said "
+    "once") {
+  const std::string name = GENERATE("zero3", "hsdp", "nested", "ddp");
+  CAPTURE(name);
   std::vector<std::int64_t> counts;
   const std::string said = stderr_of([&] {
-    counts = on_ranks(2, [](World& world) {
-      ChainRun run(world);
-      const Arrays before = run.weights();
-      for (int step = 1; step <= 3; ++step) {
-        run.micro_batch(step, true, step == 2 ? 1.0f : std::numeric_limits<float>::infinity());
+    counts = on_ranks(kRanks, [&](World& world) {
+      ChainRun run(world, {.scheme = scheme_of(name, kRanks)});
+      for (int step = 1; step <= 4; ++step) {
+        const Arrays before = run.weights();
+        const bool is_finite = step % 2 == 0 || (step == 3 && world.rank() != 2);
+        run.micro_batch(step, true, is_finite ? 1.0f : std::numeric_limits<float>::infinity());
+        if (step == 4) {  // in one rank's part of what is sharded
+          const UnshardScope scope(run.runtime, {1}, {.with_gradients = true});
+          const Buffer first = scope.gradient(run.model.layers[0]->weight).slice(0, 1);
+          run.context.launch({"spoil", {}, {first}},
+                             [first](ExecContext&) { *first.as<float>() = std::numeric_limits<float>::infinity(); });
+        }
         run.optimizer->step(1e-2f, step);
-        if (step == 1 && run.weights() != before) return std::int64_t{-1};
+        if ((run.weights() == before) != (step != 2)) return std::int64_t{-1};
       }
       return run.optimizer->skipped();
     });
   });
-  CHECK(counts == std::vector<std::int64_t>{2, 2});
+  CHECK(counts == std::vector<std::int64_t>(kRanks, 3));
   CHECK_THAT(said, Contains("an optimizer's step was skipped"));
   CHECK(std::count(said.begin(), said.end(), '\n') == 1);
 }

@@ -42,7 +42,7 @@ struct Net : Module {
 
 struct Looked {
   std::vector<std::vector<float>> weights;
-  std::ptrdiff_t gathers = 0;  // of the table's unit, in the last step
+  std::ptrdiff_t gathers = 0, kept = 0;  // of the table's unit, in the last step; secondary shards
 };
 
 /// Three steps of two micro-batches, in which one module's unit is not gathered for its backward; none: all are.
@@ -77,6 +77,7 @@ Looked train(World& world, const SchemeOptions& scheme, const std::string& left_
              (action.kind == Action::Kind::gather || action.kind == Action::Kind::two_level_gather ||
               action.kind == Action::Kind::gather_secondary);
     });
+    looked.kept = std::count(actions.begin(), actions.end(), Action{Action::Kind::keep_secondary_shard, unit});
   }
   for (int unit = 0; unit < model.runtime().scheduler().size(); ++unit) {
     model.executor().read_full(unit, [&](const Parameter& parameter, const float* values) {
@@ -96,6 +97,8 @@ TEST_CASE("2B-24: a unit whose backward has no need of its parameters is not gat
   CHECK(without[0].weights == usual[0].weights);
   CHECK(usual[0].gathers == 4);
   CHECK(without[0].gathers == 2);
+  if (name == "zero3 k") CHECK(usual[0].kept == 2);
+  if (name == "zero3 k") CHECK(without[0].kept == 0);  // a shard for a backward that does without
 }
 
 TEST_CASE("2B-24: an op that needs them all the same is refused by name") {
@@ -104,21 +107,22 @@ TEST_CASE("2B-24: an op that needs them all the same is refused by name") {
 }
 
 TEST_CASE("2B-24: gathers wait for masters that somebody writes on a stream of their own") {
-  const auto weights = on_ranks(2, [](World& world) {
-    ChainRun run(world, {.zero_copy = false});
+  const bool on_host = GENERATE(false, true);  // from where they come on the stream offload
+  const auto weights = on_ranks(2, [=](World& world) {
+    ChainRun run(world, {.zero_copy = false, .residence = {.has_masters_on_host = on_host}});
     StepVerifier verifier(*run.device);
     run.micro_batch(0);
     run.optimizer->step(0.0f);
-    Stream& offload = run.device->stream(StreamRole::offload);
+    Stream& own = run.device->stream(on_host ? StreamRole::finish : StreamRole::offload);
     Event compute_done, written;
     run.context.stream().record(compute_done);
-    offload.wait(compute_done);
+    own.wait(compute_done);
     for (const FlatParameter& unit : run.runtime.executor().units()) {
       const Buffer master = unit.master_buffer();
-      offload.enqueue({"fill", {}, {master}},
-                      [master](ExecContext&) { std::fill_n(master.as<float>(), master.elems, 0.25f); });
+      own.enqueue({"fill", {}, {master}},
+                  [master](ExecContext&) { std::fill_n(master.as<float>(), master.elems, 0.25f); });
     }
-    offload.record(written);
+    own.record(written);
     run.runtime.executor().masters_updated(written);
     run.runtime.begin_micro_batch(Mode::eval, true);
     std::vector<float> met;

@@ -108,6 +108,51 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("1-27: a switch without recurse is that of the outer unit alone") {
+  const auto texts = on_ranks(4, [](World& world) {
+    LinkRank rank(world, 1);
+    for (Link& link : rank.net.links) {
+      if (link.inner) fully_shard(*link.inner);
+      fully_shard(link);
+    }
+    ShardedModel model = rank.shard(
+        {.shard = {.scheme = {.strategy = Strategy::hsdp, .group_size = 2, .all_reduce_every_micro_batch = true},
+                   .schedule = {.prefetch = 1, .keep_root_unsharded = false},
+                   .zero_copy = false}});
+    const Module& outer = rank.net.links[0];
+    std::string text;
+    const auto run = [&](bool recurse, const auto& set) {
+      set(false, recurse);
+      auto micro_batch = model.micro_batch({.last = false});
+      micro_batch.backward(rank.loss(1));
+      micro_batch.end();
+      const auto& actions = model.runtime().actions();
+      for (const Module* module : {&outer, static_cast<const Module*>(rank.net.links[0].inner.get())})
+        for (const Kind kind : {Kind::gather, Kind::free_full, Kind::reduce, Kind::finish})
+          text += fmt::format("{}", std::count(actions.begin(), actions.end(), Action{kind, model.unit_of(*module)}));
+      text += "; ";
+      set(true, true);
+    };
+    for (const bool recurse : {false, true}) {
+      run(recurse, [&](bool on, bool all) { model.set_requires_gradient_sync(outer, on, all); });
+      run(recurse, [&](bool on, bool all) { model.set_requires_all_reduce(outer, on, all); });
+      run(recurse, [&](bool on, bool all) { model.set_reshard_after_forward(outer, on, all); });
+      run(recurse, [&](bool on, bool all) { model.set_reshard_after_backward(outer, on, all); });
+      model.set_unshard_in_backward(outer, false, recurse);
+      for (const Module* module : {&outer, static_cast<const Module*>(rank.net.links[0].inner.get())})
+        text += fmt::format("{}", model.runtime().scheduler().unshards_in_backward(model.unit_of(*module)));
+      model.set_unshard_in_backward(outer, true);
+      text += "| ";
+    }
+    model.runtime().abandon_step();
+    return text;
+  });
+  // Of the outer unit, then of the inner one: gathers, frees, reductions, second steps.
+  CHECK(texts[0] ==
+        "22002211; 22102211; 11112211; 21112211; falsetrue| 12002200; 22102210; 11111111; 21112111; falsefalse| ");
+  for (const std::string& text : texts) CHECK(text == texts[0]);
+}
+
 TEST_CASE("1-27: gradients of a unit that is not reduced go on to the step that reduces it") {
   const auto norms = on_ranks(2, [](World& world) {
     const auto gradient = [&](bool is_split) {

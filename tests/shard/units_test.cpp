@@ -119,6 +119,25 @@ TEST_CASE("a parameter belongs to one unit, and units come before the first micr
              Contains("unit late is added after the first micro-batch"));
 }
 
+TEST_CASE("0-43: a module may run alone before the model has, and the model runs as if it had not") {
+  const auto trained = [](World& world, bool runs_first) {
+    ChainRun run(world);
+    if (runs_first) {
+      run.runtime.begin_micro_batch(Mode::eval, true);
+      run.model.layers[1]->forward(chain_input(run.context, 0));
+      run.runtime.end_micro_batch();
+    }
+    run.micro_batch(0);
+    const auto gathers = run.count(Action::Kind::gather, 0) + run.count(Action::Kind::gather, 2);
+    run.optimizer->step(1e-2f, 1);
+    run.micro_batch(1);
+    run.optimizer->step(1e-2f, 2);
+    return std::pair(run.weights(), gathers);
+  };
+  CHECK(on_ranks(2, [&](World& world) { return trained(world, true); }) ==
+        on_ranks(2, [&](World& world) { return trained(world, false); }));
+}
+
 TEST_CASE("several modules in one unit train to the same bits as one unit each, with one gather for all of them") {
   const int ranks = GENERATE(1, 2);
   const auto separate = on_ranks(ranks, [](World& world) {

@@ -2,9 +2,13 @@
 // what, and what becomes of what is written.
 #include <catch2/catch.hpp>
 
+#include "model/sharding/fully_shard.h"
+#include "runtime/device/step_verifier.h"
 #include "runtime/shard/runtime/unshard_scope.h"
 #include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
+#include "tests/shard/limited_allocator.h"
+#include "tests/shard/link_net.h"
 #include "tests/shard/named_weights.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/skip.h"
@@ -35,7 +39,7 @@ struct Seen {
 };
 
 float edited(const std::string& name, std::int64_t i) {
-  return static_cast<float>(name.size()) + 1.0f / 4096 + static_cast<float>(i);
+  return static_cast<float>(static_cast<std::int64_t>(name.size()) + i) / 64 + 1.0f / 4096;  // bf16 would round it
 }
 
 void write(Context& context, const std::string& name, const Buffer& out, bool on_host) {
@@ -87,10 +91,8 @@ void use_scope(ChainRun& run, const Case& one, const Module& module, Seen& seen)
   if (one.end == End::exception) throw Error(ExitCode::io, "ends the scope");
 }
 
-Seen run_case(World& world, const Case& one) {
+Seen run_case(ChainRun& run, StepVerifier& verifier, const Case& one) {
   Seen seen;
-  ChainRun run(world, one.shard);
-  run.device->trace().start();
   run.micro_batch(0);
   run.runtime.executor().wait_reductions();
   seen.weights_before = weights_of(run.runtime.executor());
@@ -110,8 +112,7 @@ Seen run_case(World& world, const Case& one) {
   });
   for (const FlatParameter& unit : run.runtime.executor().units())
     if (unit.is_in_scope || unit.full) seen.problem += unit.name + " is left whole";
-  const auto violations = verify_order(run.device->trace().entries());
-  if (!violations.empty()) seen.problem += violations.front().message;
+  seen.problem += message_of([&] { verifier.check("the case"); });
   return seen;
 }
 
@@ -146,8 +147,10 @@ void check_written(const Case& one, const Seen& seen, const std::string& name, b
   CHECK((seen.gradients_after.at(name) == gradients));
 }
 
-void check(const Case& one) {
-  const auto ranks = on_ranks(one.ranks, [&](World& world) { return run_case(world, one); });
+void check(const Case& one, const std::vector<Seen>& ranks) {
+  CAPTURE(one.options.recurse, one.options.writes_back, one.options.only_rank.value_or(-1), one.options.on_host,
+          one.options.with_gradients, one.options.after_exception == After::discard, one.end == End::exception,
+          one.writes);
   const Weights gradients = joined(ranks);
   const bool is_lost = one.writes && !one.options.writes_back && one.end == End::normal;
   for (int rank = 0; rank < one.ranks; ++rank) {
@@ -165,6 +168,22 @@ void check(const Case& one) {
         CHECK((seen.gradients.at(name) == (is_seen ? gradients.at(name) : std::vector<float>{})));
       check_written(one, seen, name, is_in_scope);
     }
+  }
+}
+
+/// One after the other, by one model: each finds what the one before it has left.
+void check_in_turn(const std::vector<Case>& cases) {
+  const auto ranks = on_ranks(cases[0].ranks, [&](World& world) {
+    ChainRun run(world, cases[0].shard);
+    StepVerifier verifier(*run.device);
+    std::vector<Seen> seen;
+    for (const Case& one : cases) seen.push_back(run_case(run, verifier, one));
+    return seen;
+  });
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    std::vector<Seen> seen;
+    for (const auto& rank : ranks) seen.push_back(rank[i]);
+    check(cases[i], seen);
   }
 }
 
@@ -194,17 +213,13 @@ std::vector<LayoutOptions> layouts() {
 }  // namespace
 
 TEST_CASE("2A-35, 2A-36, 2A-42: all options of an unshard scope go with each other, and every end of it") {
-  for (const UnshardOptions& options : all_options(2)) {
-    for (const End end : {End::normal, End::exception}) {
-      for (const bool writes : {false, true}) {
-        if (is_thinned_out()) continue;
-        CAPTURE(options.recurse, options.writes_back, options.only_rank.value_or(-1), options.on_host,
-                options.with_gradients);
-        CAPTURE(options.after_exception == After::discard, end == End::exception, writes);
-        check({.shard = {.zero_copy = false}, .options = options, .writes = writes, .end = end});
-      }
-    }
-  }
+  std::vector<Case> cases;
+  for (const UnshardOptions& options : all_options(2))
+    for (const End end : {End::normal, End::exception})
+      for (const bool writes : {false, true})
+        if (!is_thinned_out())
+          cases.push_back({.shard = {.zero_copy = false}, .options = options, .writes = writes, .end = end});
+  check_in_turn(cases);
 }
 
 TEST_CASE("2A-35, 2A-41: unshard scopes go with every scheme, layout, dtype and number of ranks") {
@@ -228,14 +243,138 @@ TEST_CASE("2A-35, 2A-41: unshard scopes go with every scheme, layout, dtype and 
           if (ranks == 3 && one.shard.scheme.reshard_after_forward.group() == 2)
             one.shard.scheme.reshard_after_forward = true;
           if (is_thinned_out()) continue;
-          CAPTURE(name, ranks, layout, dtype == DType::bf16, one.end == End::exception, one.writes);
-          CAPTURE(one.options.recurse, one.options.writes_back, one.options.only_rank.value_or(-1), one.options.on_host,
-                  one.options.with_gradients, one.options.after_exception == After::discard);
-          check(one);
+          CAPTURE(name, ranks, layout, dtype == DType::bf16);
+          check_in_turn({one});
         }
       }
     }
   }
+}
+
+TEST_CASE("2A-36: a rank that enters a scope with another option than the others is stopped before the optimizer") {
+  const UnshardOptions usual{.writes_back = false};
+  struct Try {
+    const char* what;
+    std::function<void(UnshardOptions&)> change;
+  };
+  const Try tries[] = {{"recurse", [](UnshardOptions& other) { other.recurse = false; }},
+                       {"writes_back", [](UnshardOptions& other) { other.writes_back = true; }},
+                       {"on_host", [](UnshardOptions& other) { other.on_host = true; }},
+                       {"with_gradients", [](UnshardOptions& other) { other.with_gradients = true; }},
+                       {"only_rank", [](UnshardOptions& other) { other.only_rank = 1; }}};
+  for (const Try& one : tries) {
+    CAPTURE(one.what);
+    // Of ranks that hold all of the weights, before there are gradients: no collective of the scope differs.
+    int code = 0;
+    try {
+      run_local_world(2, {.timeout_s = 20}, [&](World& world) {
+        ChainRun run(world, {.scheme = {.strategy = Strategy::ddp}, .zero_copy = false});
+        UnshardOptions options = usual;
+        if (world.rank() == 1) one.change(options);
+        { const UnshardScope scope(run.runtime, run.model, options); }
+        run.micro_batch(0);
+        run.optimizer->step(1e-2f, 1);
+        run.device->synchronize();
+      });
+    } catch (const Error& error) {
+      code = static_cast<int>(error.code());
+    }
+    CHECK(code == 72);
+  }
+}
+
+TEST_CASE("2A-35, 2A-50: a scope enters units nested in units, as deep as they are") {
+  const auto world = make_single_world({.timeout_s = 60});
+  LinkRank rank(*world, 2);
+  for (Link& link : rank.net.links) {
+    if (link.inner) fully_shard(*link.inner->inner), fully_shard(*link.inner);
+    fully_shard(link);
+  }
+  ShardedModel model = rank.shard();
+  const auto entered = [&](const Module& module, bool recurse) {
+    std::vector<std::string> names;
+    const UnshardScope scope(model.runtime(), module, {.recurse = recurse, .writes_back = false});
+    for (const int unit : scope.units()) names.push_back(model.runtime().name(unit));
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  CHECK(entered(rank.net.links[2], true) == Names{"link2", "link2.inner", "link2.inner.inner"});
+  CHECK(entered(*rank.net.links[2].inner, true) == Names{"link2.inner", "link2.inner.inner"});
+  CHECK(entered(rank.net.links[2], false) == Names{"link2"});
+  LinkRank other(*world);
+  const ShardedModel of_other = other.shard();
+  CHECK_THAT(message_of([&] { entered(other.net.links[1], true); }),  // 2A-50
+             Contains("module \"link1\" is not sharded by this runtime"));
+  CHECK(entered(rank.net, true) == Names{"root", "link0", "link0.inner", "link0.inner.inner", "link1", "link2",
+                                         "link2.inner", "link2.inner.inner"});
+}
+
+TEST_CASE("2A-49: of a scope whose end fails every unit is left, the weights are as they were, and another may begin") {
+  const bool on_host = GENERATE(false, true);
+  const auto results = on_ranks(2, [=](World& world) {
+    LimitedAllocator memory;
+    const auto device =
+        Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60, .memory = &memory});
+    Context context(*device);
+    Chain model;
+    ShardedRuntime runtime(context, world, {.zero_copy = false});
+    shard_module(model, runtime, Units::block);
+    const Weights before = weights_of(runtime.executor());
+    device->synchronize();
+    std::string problem = message_of([&] {
+      const UnshardScope scope(runtime, model, {.on_host = on_host});
+      memory.limit(0);
+    });
+    memory.limit(-1);
+    for (const FlatParameter& unit : runtime.executor().units())
+      if (unit.is_in_scope) problem += "; " + unit.name + " is still entered";
+    { const UnshardScope scope(runtime, model, {.writes_back = false}); }
+    device->synchronize();
+    if (weights_of(runtime.executor()) != before) problem += "; the weights are others";
+    return problem;
+  });
+  for (const std::string& problem : results) CHECK(problem == "no memory is left");
+}
+
+TEST_CASE("2A-48: a scope of a part of a unit, before the model has run, leaves the root what it is") {
+  const auto weights = [](World& world, bool has_scope) {
+    ChainRun run(world, {}, Units::model);
+    if (has_scope) const UnshardScope scope(run.runtime, *run.model.layers[2]);
+    run.micro_batch(0);
+    run.optimizer->step(1e-2f, 1);
+    return run.weights();
+  };
+  CHECK(on_ranks(2, [&](World& world) { return weights(world, true); }) ==
+        on_ranks(2, [&](World& world) { return weights(world, false); }));
+}
+
+TEST_CASE("2A-55: of a unit without parameters a scope does nothing") {
+  struct Plain : Module {
+    Plain() : Module("plain") {}
+    bool is_block() const override { return true; }
+  };
+  struct Model : Chain {
+    Model() : Chain(1) { add_child(plain); }
+    Plain plain;
+  };
+  const auto problems = on_ranks(2, [](World& world) {
+    const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+    Context context(*device);
+    Model model;
+    ShardedRuntime runtime(context, world, {});
+    shard_module(model, runtime, Units::block);
+    return message_of([&] {
+      for (const bool writes_back : {false, true}) {
+        UnshardOptions options{.writes_back = writes_back, .with_gradients = true};
+        { const UnshardScope scope(runtime, model.plain, options); }
+        { const UnshardScope scope(runtime, model, options); }
+        options.only_rank = 1;
+        { const UnshardScope scope(runtime, model.plain, options); }
+      }
+      device->synchronize();
+    });
+  });
+  for (const std::string& problem : problems) CHECK(problem == "");
 }
 
 }  // namespace zs::test

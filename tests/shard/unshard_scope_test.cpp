@@ -6,6 +6,7 @@
 #include "runtime/shard/runtime/unshard_scope.h"
 #include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
+#include "tests/shard/limited_allocator.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/stderr_of.h"
 
@@ -29,23 +30,6 @@ void scale_unit(ChainRun& run, const UnshardScope& scope, int unit, float factor
   for (const Parameter* parameter : run.runtime.executor().units()[static_cast<std::size_t>(unit)].parameters)
     scale(run.context, scope.value(*parameter), factor);
 }
-
-/// An allocator that has a number of allocations to give.
-class Limited final : public Allocator {
- public:
-  DeviceKind device() const override { return DeviceKind::cpu; }
-  void* allocate(std::int64_t bytes) override {
-    if (left_ == 0) throw Error(ExitCode::out_of_memory, "no memory is left");
-    if (left_ > 0) --left_;
-    return memory_->allocate(bytes);
-  }
-  void deallocate(void* address, std::int64_t bytes) noexcept override { memory_->deallocate(address, bytes); }
-  void limit(int allocations) { left_ = allocations; }
-
- private:
-  std::unique_ptr<Allocator> memory_ = make_cpu_allocator();
-  int left_ = -1;
-};
 
 /// Owners of the blocks that the trace releases, in order.
 std::vector<std::string> released(const std::vector<TraceEntry>& trace) {
@@ -274,7 +258,7 @@ TEST_CASE("a scope that cannot enter its unit k leaves the k before it in revers
   for (int k = 0; k < 4; ++k) {
     CAPTURE(on_host, k);
     const auto results = on_ranks(2, [&](World& world) {
-      Limited memory;
+      LimitedAllocator memory;
       const auto device =
           Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60, .memory = &memory});
       Context context(*device);
@@ -309,6 +293,18 @@ TEST_CASE("a scope that cannot enter its unit k leaves the k before it in revers
       CHECK((owners == expected));
     }
   }
+}
+
+TEST_CASE("2A-46: at their end units are left in reverse, each when what was written of it is stored") {
+  const auto results = on_ranks(2, [](World& world) {
+    ChainRun run(world, {.zero_copy = false});
+    run.device->synchronize();
+    run.device->trace().start();
+    { const UnshardScope scope(run.runtime, run.model); }
+    run.device->synchronize();
+    return released(run.device->trace().entries());
+  });
+  for (const auto& owners : results) CHECK(owners == std::vector<std::string>{"layer2", "layer1", "layer0", "root"});
 }
 
 TEST_CASE(

@@ -250,6 +250,8 @@ TEST_CASE("backward starts from a scalar that depends on something") {
              }),
              Contains("nothing that wants a gradient"));
   CHECK_THAT(message_of([&] { backward(Tensor{}); }), Contains("scalar"));
+  backward(weighted_sum(x, {1, 2}));  // no gradients of gradients
+  CHECK_THAT(message_of([&] { backward(weighted_sum(x.grad(), {1, 2})); }), Contains("nothing that wants a gradient"));
 }
 
 TEST_CASE("an op that gives gradients that are not its inputs' is named, with the input and both") {

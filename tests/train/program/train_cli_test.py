@@ -39,6 +39,19 @@ def run_dry(train, ranks, report):
         report.case(f"--dry-run, {'without mpirun' if ranks is None else f'{ranks} ranks'}", problems, result)
 
 
+def run_units(train, report):
+    """How many units there are, in the first lines of a run, and each in the plan of a dry run."""
+    with tempfile.TemporaryDirectory(prefix="train_cli.") as name:
+        config = tiny_run.write_files(name)
+        for units, count in (("shard.units=block", 3), ("shard.units=model", 1), ("plan.apply=['blocks.{*}.attention', 'blocks.{*}.mlp']", 5)):
+            sets = [word for one in (units, "comm.ranks=2", "train.steps=1", "run.sample_tokens=0") for word in ("--set", one)]
+            dry, run = (harness.run([train, config, *flags, *sets], LIMIT_S, cwd=name) for flags in (["--dry-run"], ["--overwrite"]))
+            listed = re.findall(r"^(?:root|blocks\S*) +\d+ +\d+ +\d+ ", dry.out, re.M)
+            problems = [] if len(listed) == count else [f"{count} units expected in the plan, {listed}"]
+            problems += [] if f" parameters in {count} units, " in "\n".join(run.out.splitlines()[:5]) else [f"the first lines do not say {count} units"]
+            report.case(f"{count} units", problems, run)
+
+
 def run_plans(train, report):
     """What a plan says of itself, on one rank that stands for any number."""
     units = ["--set", "plan.apply=['blocks.{*}.attention', 'blocks.{*}.mlp']"]
@@ -279,6 +292,7 @@ def main():
     report = harness.Report()
     run_help(train, "--help", ["--set", "--dry-run", "--version", "--overwrite", "--verify-order", "--verify-data"], report)
     run_help(train, "--version", ["zshard 0.1.0", "CUDA: ", "MPI: Open MPI v", "oneDNN: ", "CPU kernels: "], report)
+    run_units(train, report)
     run_plans(train, report)
     run_transports(train, report)
     run_streams(train, report)
