@@ -52,6 +52,7 @@ struct Diagnosis {
     left_early,  ///< it has come to the end of its part, and others wait for it in an operation
     disagree,    ///< ranks wait for each other in different operations
     silent,      ///< its host, another one, is not heard any more
+    absent,      ///< no process of it was ever seen on this host; `rank` is the one that says so
     unseen,  ///< MPI itself does not go on, and it is no rank that can be seen from here; `rank` is the one that says
              ///< so
   };

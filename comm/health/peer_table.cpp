@@ -1,5 +1,7 @@
 #include "comm/health/peer_table.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace zs {
@@ -65,6 +67,19 @@ int PeerTable::find_dead(int launcher) const {
     if (counts) dead = peer->rank();
   }
   return dead;
+}
+
+std::string PeerTable::absent(int world_size) const {
+  const std::lock_guard lock(mutex_);
+  if (std::ssize(peers_) + 1 >= host_ranks_) return {};
+  if (host_ranks_ != world_size) return "one";
+  std::string ranks;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const bool is_known = rank == own_rank_ || std::any_of(peers_.begin(), peers_.end(),
+                                                           [&](const auto& peer) { return peer->rank() == rank; });
+    if (!is_known) ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", rank);
+  }
+  return ranks;
 }
 
 bool PeerTable::report_seen() const noexcept {

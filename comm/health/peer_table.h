@@ -30,6 +30,9 @@ class PeerTable {
   /// only if it is a child of `launcher`: of other processes that have a rank's environment nothing is known. Launcher
   /// 0: none of these counts.
   int find_dead(int launcher) const;
+  /// The ranks of this host of which no process was ever found, "1" or "1, 3"; "one" where they may be any of more;
+  /// empty: none. `world_size`: of the job.
+  std::string absent(int world_size) const;
   /// Whether a page of theirs says that a rank has reported.
   bool report_seen() const noexcept;
   bool reporter_has_ended() const;

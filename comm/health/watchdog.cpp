@@ -301,6 +301,8 @@ void Watchdog::check_limit() {
   // MPI's own start and end have no other deadline.
   const bool is_in_mpi = phase == Phase::init || page_.host.get() == kFinalizing;
   if (diagnosis.kind == Diagnosis::Kind::nobody && is_in_mpi && !somebody_moves(ranks, limit)) {
+    if (phase == Phase::init && !peers_.absent(page_.size).empty())
+      return alarm({Diagnosis::Kind::absent, page_.rank, -1}, ranks);
     const bool sees_all = static_cast<int>(ranks.size()) == page_.size;
     if (!sees_all && still_s() < limit + kForOtherHosts_s) return;
     diagnosis = {sees_all ? Diagnosis::Kind::stands : Diagnosis::Kind::unseen, page_.rank, -1};

@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <future>
 
 #include "comm/health/watchdog.h"
+#include "runtime/base/file.h"
 
 namespace zs {
 namespace {
@@ -44,57 +44,37 @@ struct RecordFile {
 };
 constexpr std::string_view kRecordBegin = "zshard flight record ";
 
-/// Opens a flight record to be written, a new one or an earlier one; -1 with errno where that cannot be. No link is
-/// followed, and what is there but begins otherwise is somebody else's (EEXIST).
-int open_record(int folder, const std::string& name) {
-  constexpr mode_t kMode = 0644;
-  const int made = openat(folder, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kMode);
-  if (made >= 0) static_cast<void>(fchmod(made, kMode));  // whatever the umask
-  if (made >= 0 || errno != EEXIST) return made;
-  const int there = openat(folder, name.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (there < 0) return there;
+/// Opens a flight record to be written, a new one or an earlier one. No link is followed, and what is there but begins
+/// otherwise is somebody else's (EEXIST).
+File open_record(const Folder& folder, const std::string& name) {
+  File made = folder.file(name, O_WRONLY | O_CREAT | O_EXCL);
+  if (made.error() != EEXIST) return made;
+  File there = folder.file(name, O_RDWR);
+  if (!there.is_open()) return there;
   std::array<char, kRecordBegin.size()> begin{};
-  struct stat status {};
-  const bool is_record = fstat(there, &status) == 0 && S_ISREG(status.st_mode) &&
-                         (status.st_size == 0 || (pread(there, begin.data(), begin.size(), 0) == std::ssize(begin) &&
-                                                  std::string_view(begin.data(), begin.size()) == kRecordBegin));
-  if (is_record && ftruncate(there, 0) == 0) return there;
-  const int error = is_record ? errno : EEXIST;
-  close(there);
-  errno = error;
-  return -1;
-}
-
-bool write_all(int descriptor, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = write(descriptor, text.data(), text.size());
-    if (count < 0 && errno != EINTR) return false;
-    text.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-  }
-  return true;
+  const bool is_record = there.is_regular() &&
+                         (there.bytes() == 0 || (there.read_at(0, begin.data(), begin.size()).bytes == begin.size() &&
+                                                 std::string_view(begin.data(), begin.size()) == kRecordBegin));
+  errno = is_record ? there.truncate(0) : EEXIST;
+  return errno == 0 ? std::move(there) : File(-1);
 }
 
 /// Returns what went wrong, or nothing.
-std::string write_files(const std::string& folder, const std::vector<RecordFile>& files) {
-  constexpr mode_t kMode = 0755;
-  if (mkdir(folder.c_str(), kMode) == 0) {
-    static_cast<void>(chmod(folder.c_str(), kMode));
-  } else if (errno != EEXIST) {
-    return fmt::format("no {}: {}", folder, std::strerror(errno));
-  }
-  const int there = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-  if (there < 0) return fmt::format("no {}: {}", folder, std::strerror(errno));
+std::string write_files(const std::string& path, const std::vector<RecordFile>& files) {
+  const int made = make_folder(path);
+  const Folder folder = Folder::open(path);
+  const int missing = made != 0 && made != EEXIST ? made : folder.error();
+  if (missing != 0) return fmt::format("no {}: {}", path, system_reason(missing));
   std::string problem;
   for (const auto& [name, text] : files) {
-    const int file = open_record(there, name);
-    const bool is_whole = file >= 0 && write_all(file, text);
-    if (!is_whole) problem = fmt::format("{}/{} is not written: {}", folder, name, std::strerror(errno));
-    const bool is_closed = file >= 0 && close(file) == 0;
-    if (is_whole && !is_closed) problem = fmt::format("{}/{} is not written: {}", folder, name, std::strerror(errno));
-    if (file >= 0 && !(is_whole && is_closed))
-      static_cast<void>(unlinkat(there, name.c_str(), 0));  // half of one says less than none
+    File file = open_record(folder, name);
+    const bool is_ours = file.is_open();
+    int error = is_ours ? file.write(text) : file.error();
+    if (error == 0) error = file.close();
+    if (error == 0) continue;
+    problem = fmt::format("{} is not written: {}", folder.path_of(name), system_reason(error));
+    if (is_ours) static_cast<void>(folder.remove_file(name));  // half of one says less than none
   }
-  close(there);
   return problem;
 }
 
@@ -324,6 +304,13 @@ Error Watchdog::error_for(const Diagnosis& diagnosis, const std::vector<RankView
     case Diagnosis::Kind::silent:
       return error(ExitCode::peer_lost, fmt::format("rank {} has not been heard for {:.1f} s, last {}{}", culprit.rank,
                                                     culprit.silent_s, when, others));
+    case Diagnosis::Kind::absent:
+      return {
+          ExitCode::peer_lost,
+          fmt::format("rank {} has not come to MPI within {:.1f} s: its command has ended before, or cannot be seen "
+                      "from here",
+                      peers_.absent(page_.size), culprit.still_s),
+          "host " + host_name_, "see what that rank's command does"};
     case Diagnosis::Kind::unseen:
       todo = "see what the ranks of other hosts do, and whether MPI's network leads there (--mca btl_tcp_if_include)";
       return error(ExitCode::peer_lost,

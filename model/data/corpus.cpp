@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -16,42 +15,21 @@
 namespace zs {
 namespace {
 
-/// Closes on the way out unless released.
-class Descriptor {
- public:
-  explicit Descriptor(int descriptor) : descriptor_(descriptor) {}
-  ~Descriptor() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return descriptor_; }
-  void reset(int descriptor) {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    descriptor_ = descriptor;
-  }
-  int release() { return std::exchange(descriptor_, -1); }
-
- private:
-  int descriptor_;
-};
-
 struct OpenedFile {
-  int descriptor;
-  struct stat status;
+  File file;
+  struct stat status {};
 };
 
-/// O_NONBLOCK: opening a FIFO must not wait for a writer.
 OpenedFile open_file(const std::string& path) {
-  Descriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (descriptor.get() < 0)
-    throw bad_data("cannot open the data file: " + system_reason(errno), path, "check path and permissions");
-  struct stat status {};
-  if (::fstat(descriptor.get(), &status) != 0)
+  OpenedFile opened{File::open(path, O_RDONLY)};
+  if (!opened.file.is_open())
+    throw bad_data("cannot open the data file: " + system_reason(opened.file.error()), path,
+                   "check path and permissions");
+  if (::fstat(opened.file.descriptor(), &opened.status) != 0)
     throw bad_data("cannot examine the data file: " + system_reason(errno), path, "check path and permissions");
-  if (!S_ISREG(status.st_mode))
+  if (!S_ISREG(opened.status.st_mode))
     throw bad_data("the data file is not a regular file", path, "name a file, a glob or a folder");
-  return {descriptor.release(), status};
+  return opened;
 }
 
 /// What files hold as int32; the largest of them as it is in the file.
@@ -97,12 +75,7 @@ Corpus::Corpus(const DataFormat& format, const std::vector<std::string>& files) 
   ZS_CHECK(format.vocab >= 1 && (format.token_bytes == 2 || format.token_bytes == 4),
            "vocabulary of {}, ids of {} bytes", format.vocab, format.token_bytes);
   parts_.resize(files.size());
-  try {
-    for (std::size_t i = 0; i < files_.size(); ++i) add_part(i);
-  } catch (...) {
-    close_all();
-    throw;
-  }
+  for (std::size_t i = 0; i < files_.size(); ++i) add_part(i);
 }
 
 Corpus::Corpus(const DataFormat& format, const std::vector<std::string>& files, std::vector<std::byte> ids)
@@ -111,20 +84,12 @@ Corpus::Corpus(const DataFormat& format, const std::vector<std::string>& files, 
            "{} bytes of ids of {} each", held_.size(), format.token_bytes);
 }
 
-Corpus::~Corpus() { close_all(); }
-
-void Corpus::close_all() noexcept {
-  for (Part& part : parts_)
-    if (part.descriptor >= 0) ::close(std::exchange(part.descriptor, -1));
-}
-
 void Corpus::add_part(std::size_t index) {
-  const OpenedFile opened = open_file(files_[index]);
-  Descriptor descriptor(opened.descriptor);
+  OpenedFile opened = open_file(files_[index]);
   const std::int64_t bytes = opened.status.st_size;
   std::array<char, FileHead::kBytes> head;
   const auto have = static_cast<std::size_t>(std::min<std::int64_t>(bytes, head.size()));
-  read_bytes(index, descriptor.get(), 0, head.data(), have);
+  read_bytes(index, opened.file, 0, head.data(), have);
   Part& part = parts_[index];
   part.layout = recognize(format_, {{head.data(), have}, bytes, files_[index]});
   part.first = tokens_;
@@ -132,41 +97,36 @@ void Corpus::add_part(std::size_t index) {
   part.device = opened.status.st_dev;
   part.inode = opened.status.st_ino;
   tokens_ += part.count;
-  if (index < kOpenFiles) part.descriptor = descriptor.release();
+  if (index < kOpenFiles) part.file = std::move(opened.file);
 }
 
-void Corpus::read_bytes(std::size_t index, int descriptor, std::int64_t offset, void* out, std::size_t bytes) const {
-  auto* next = static_cast<char*>(out);
-  while (bytes > 0) {
-    const ssize_t count = ::pread(descriptor, next, bytes, offset);
-    if (count < 0 && errno == EINTR) continue;
-    const std::string where = fmt::format("{}@{}", files_[index], offset);
-    if (count < 0) throw bad_data("reading the data failed: " + system_reason(errno), where, "check the disk");
-    if (count == 0)
-      throw bad_data("the data file became shorter while in use", where, "leave the data alone during a run");
-    next += count;
-    offset += count;
-    bytes -= static_cast<std::size_t>(count);
-  }
+void Corpus::read_bytes(std::size_t index, const File& file, std::int64_t offset, void* out, std::size_t bytes) const {
+  const File::Count count = file.read_at(offset, out, bytes);
+  const auto where = [&] {
+    return fmt::format("{}@{}", files_[index], offset + static_cast<std::int64_t>(count.bytes));
+  };
+  if (count.error != 0)
+    throw bad_data("reading the data failed: " + system_reason(count.error), where(), advice_for(count.error));
+  if (count.bytes < bytes)
+    throw bad_data("the data file became shorter while in use", where(), "leave the data alone during a run");
 }
 
 void Corpus::read_part(std::size_t index, std::int64_t first, std::int64_t count, std::int32_t* out,
                        std::int64_t vocab) const {
   const Part& part = parts_[index];
-  Descriptor temporary(-1);
-  int descriptor = part.descriptor;
-  if (descriptor < 0) {
-    const OpenedFile opened = open_file(files_[index]);
-    temporary.reset(opened.descriptor);
+  File temporary;
+  if (!part.file.is_open()) {
+    OpenedFile opened = open_file(files_[index]);
     if (opened.status.st_dev != part.device || opened.status.st_ino != part.inode)
       throw bad_data("the data file was replaced while in use", files_[index], "leave the data alone during a run");
-    descriptor = temporary.get();
+    temporary = std::move(opened.file);
   }
+  const File& file = part.file.is_open() ? part.file : temporary;
   std::array<std::byte, 1 << 16> narrow;
   const std::int64_t bytes = part.layout.token_bytes, most = static_cast<std::int64_t>(narrow.size()) / bytes;
   for (std::int64_t done = 0; done < count; done += most) {
     const std::int64_t here = std::min(most, count - done);
-    read_bytes(index, descriptor, part.layout.header_bytes + (first + done) * bytes, narrow.data(),
+    read_bytes(index, file, part.layout.header_bytes + (first + done) * bytes, narrow.data(),
                static_cast<std::size_t>(here * bytes));
     std::int32_t* const wide = out + done;
     if (widen(bytes, narrow.data(), here, wide) < vocab) continue;

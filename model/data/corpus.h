@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/data/file_format.h"
+#include "runtime/base/file.h"
 
 namespace zs {
 
@@ -28,9 +29,6 @@ class Corpus {
   /// Of ids that were made of these texts and are held in memory: `ids` are integers of `format.token_bytes`, one after
   /// the other.
   Corpus(const DataFormat& format, const std::vector<std::string>& files, std::vector<std::byte> ids);
-  ~Corpus();
-  Corpus(const Corpus&) = delete;
-  Corpus& operator=(const Corpus&) = delete;
 
   std::int64_t tokens() const { return tokens_; }
   const std::vector<std::string>& files() const { return files_; }
@@ -48,14 +46,13 @@ class Corpus {
     std::int64_t first = 0, count = 0;  // tokens
     TokenLayout layout;
     std::uint64_t device = 0, inode = 0;  // what was checked at the start is what must be read later
-    int descriptor = -1;
+    File file = {};
   };
   void add_part(std::size_t index);
   void read(std::int64_t first, std::int64_t count, std::int32_t* out, std::int64_t vocab) const;
   void read_part(std::size_t index, std::int64_t first, std::int64_t count, std::int32_t* out,
                  std::int64_t vocab) const;
-  void read_bytes(std::size_t index, int descriptor, std::int64_t offset, void* out, std::size_t bytes) const;
-  void close_all() noexcept;
+  void read_bytes(std::size_t index, const File& file, std::int64_t offset, void* out, std::size_t bytes) const;
 
   DataFormat format_;
   std::vector<std::string> files_;

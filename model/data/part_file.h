@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "runtime/base/file.h"
+
 namespace zs {
 
 /// A new file that several ranks write, each its own parts, and that appears whole or not at all. One rank creates it
@@ -12,7 +14,7 @@ namespace zs {
 /// Error(cannot_create), and Error(io) once it is open.
 class PartFile {
  public:
-  /// The first rank: `path` must not exist.
+  /// The first rank: `path` must not exist (check_output).
   static PartFile create(const std::string& path);
   /// Any other: `temporary` of the first.
   static PartFile open(const std::string& path, const std::string& temporary);
@@ -28,12 +30,12 @@ class PartFile {
   void publish();
 
  private:
-  PartFile(std::string path, std::string temporary, int descriptor, bool is_first)
-      : path_(std::move(path)), temporary_(std::move(temporary)), descriptor_(descriptor), owns_file_(is_first) {}
-  [[noreturn]] void fail(const char* operation, int error) const;
+  PartFile(std::string path, std::string temporary, File file, bool is_first)
+      : path_(std::move(path)), temporary_(std::move(temporary)), file_(std::move(file)), owns_file_(is_first) {}
+  void check(const char* operation, int error) const;
 
   std::string path_, temporary_;
-  int descriptor_;
+  File file_;
   bool owns_file_;
 };
 

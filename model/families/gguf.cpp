@@ -5,7 +5,6 @@
 #include <cstring>
 #include <map>
 
-#include "model/data/output_file.h"
 #include "model/families/gguf_tokenizer.h"
 
 namespace zs {
@@ -189,7 +188,7 @@ void put_tensor(GgufFields& to, const std::string& name, const std::vector<std::
 }  // namespace
 
 void export_gguf(ParameterSource& source, const TensorMap& map, const GgufFamily& family, const ModelConfig& model,
-                 const std::string& path, GgufDType dtype) {
+                 OutputFile& file, GgufDType dtype) {
   GgufFields fields, infos, header;
   add_sizes(fields, family, model, dtype);
   add_gguf_tokenizer(fields, family, model);
@@ -213,7 +212,6 @@ void export_gguf(ParameterSource& source, const TensorMap& map, const GgufFamily
   header.put(std::uint32_t{3});
   header.put(static_cast<std::uint64_t>(tensors.size() + (factors.empty() ? 0 : 1)));
   header.put(fields.count());
-  OutputFile file(path);
   for (const GgufFields* part : {&header, &fields, &infos}) file.write(part->bytes().data(), part->bytes().size());
   pad(file, std::ssize(header.bytes()) + std::ssize(fields.bytes()) + std::ssize(infos.bytes()));
   for (const GgufTensor& tensor : tensors) {
@@ -222,7 +220,6 @@ void export_gguf(ParameterSource& source, const TensorMap& map, const GgufFamily
   }
   file.write(factors.data(), static_cast<std::size_t>(factor_bytes));
   pad(file, factor_bytes);
-  file.commit();
 }
 
 }  // namespace zs

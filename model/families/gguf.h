@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/data/output_file.h"
 #include "model/families/model_config.h"
 #include "model/weights/tensor_map.h"
 #include "model/weights/weight_export.h"
@@ -21,10 +22,10 @@ struct GgufFamily {
 
 enum class GgufDType : std::uint8_t { f32, f16, bf16, q8_0 };
 
-/// Writes a GGUF file, version 3, as llama.cpp reads it: sizes, weights, and the tokenizer of the folder `model.path`
-/// where there is one. Vectors and learned positions are f32; a matrix whose rows are no multiple of 32 is f16 instead
-/// of q8_0. Streamed, some rows at a time. Error(model), Error(io), Error(cannot_create).
+/// Writes a GGUF file, which the caller commits: version 3, as llama.cpp reads it: sizes, weights, and the tokenizer of
+/// the folder `model.path` where there is one. Vectors and learned positions are f32; a matrix whose rows are no
+/// multiple of 32 is f16 instead of q8_0. Streamed, some rows at a time. Error(model), Error(io), Error(cannot_create).
 void export_gguf(ParameterSource& source, const TensorMap& map, const GgufFamily& family, const ModelConfig& model,
-                 const std::string& path, GgufDType dtype);
+                 OutputFile& file, GgufDType dtype);
 
 }  // namespace zs

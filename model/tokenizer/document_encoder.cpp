@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,7 +12,7 @@
 #include <optional>
 #include <thread>
 
-#include "runtime/base/check.h"
+#include "runtime/base/file.h"
 
 namespace zs {
 namespace {
@@ -116,21 +114,13 @@ std::string read_text_file(const std::string& path) {
     return Error(ExitCode::dataset, "cannot read the file: " + system_reason(reason), path,
                  "check path and permissions");
   };
-  const int descriptor =
-      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a FIFO must not wait for a writer
-  if (descriptor < 0) throw fail(errno);
-  struct stat status {};
-  std::string text;
-  int problem = ::fstat(descriptor, &status) != 0 ? errno : S_ISREG(status.st_mode) ? 0 : EINVAL;
-  if (problem == 0) text.resize(static_cast<std::size_t>(status.st_size));
-  for (std::size_t have = 0; have < text.size() && problem == 0;) {
-    const ssize_t count = ::read(descriptor, text.data() + have, text.size() - have);
-    if (count > 0) have += static_cast<std::size_t>(count);
-    if (count == 0) text.resize(have);  // it has become shorter
-    if (count < 0 && errno != EINTR) problem = errno;
-  }
-  ::close(descriptor);
-  if (problem != 0) throw fail(problem);
+  const File file = File::open(path, O_RDONLY);
+  if (!file.is_open()) throw fail(file.error());
+  if (!file.is_regular()) throw fail(EINVAL);
+  std::string text(static_cast<std::size_t>(file.bytes()), '\0');
+  const File::Count count = file.read_at(0, text.data(), text.size());
+  if (count.error != 0) throw fail(count.error);
+  text.resize(count.bytes);  // the file may have become shorter
   return text;
 }
 

@@ -1,13 +1,10 @@
 #include "model/tokenizer/read_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cstdint>
 
-#include "runtime/base/check.h"
+#include "runtime/base/file.h"
 
 namespace zs {
 
@@ -17,25 +14,15 @@ std::string read_tokenizer_file(const std::string& path) {
   const auto fail = [&](const std::string& what) {
     return Error(ExitCode::model, what, path, "check the tokenizer's folder");
   };
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) throw fail("cannot open the file: " + system_reason(errno));
-  struct stat status {};
-  std::string text, problem;
-  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
-    problem = "this is no regular file";
-  } else if (status.st_size > kLargestFile) {
-    problem = fmt::format("the file has {} bytes, more than {}", status.st_size, kLargestFile);
-  } else {
-    text.resize(static_cast<std::size_t>(status.st_size));
-    for (std::size_t have = 0; have < text.size() && problem.empty();) {
-      const ssize_t count = ::read(descriptor, text.data() + have, text.size() - have);
-      if (count == 0) problem = "the file became shorter while it was read";
-      if (count < 0 && errno != EINTR) problem = "cannot read the file: " + system_reason(errno);
-      if (count > 0) have += static_cast<std::size_t>(count);
-    }
-  }
-  ::close(descriptor);
-  if (!problem.empty()) throw fail(problem);
+  const File file = File::open(path, O_RDONLY);
+  if (!file.is_open()) throw fail("cannot open the file: " + system_reason(file.error()));
+  if (!file.is_regular()) throw fail("this is no regular file");
+  if (file.bytes() > kLargestFile)
+    throw fail(fmt::format("the file has {} bytes, more than {}", file.bytes(), kLargestFile));
+  std::string text(static_cast<std::size_t>(file.bytes()), '\0');
+  const File::Count count = file.read_at(0, text.data(), text.size());
+  if (count.error != 0) throw fail("cannot read the file: " + system_reason(count.error));
+  if (count.bytes < text.size()) throw fail("the file became shorter while it was read");
   return text;
 }
 

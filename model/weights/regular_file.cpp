@@ -2,46 +2,32 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <utility>
-
-#include "runtime/base/check.h"
 
 namespace zs {
 
-RegularFile::RegularFile(std::string path) : path_(std::move(path)) {
-  descriptor_ =
-      ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe without a writer must not hold it up
-  if (descriptor_ < 0)
-    throw Error(ExitCode::model, fmt::format("cannot open the file: {}", system_reason(errno)), path_,
+RegularFile::RegularFile(std::string path) : path_(std::move(path)), file_(File::open(path_, O_RDONLY)) {
+  if (!file_.is_open())
+    throw Error(ExitCode::model, fmt::format("cannot open the file: {}", system_reason(file_.error())), path_,
                 "check the path and its permissions");
   struct stat status {};
-  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(descriptor_);
+  if (::fstat(file_.descriptor(), &status) != 0 || !S_ISREG(status.st_mode))
     throw Error(ExitCode::model, "this is no regular file", path_, "name a file of weights, or its folder");
-  }
   bytes_ = status.st_size;
   identity_ = fmt::format("{}.{}.{}.{}.{}", status.st_dev, status.st_ino, status.st_size, status.st_mtim.tv_sec,
                           status.st_mtim.tv_nsec);
 }
 
-RegularFile::~RegularFile() { ::close(descriptor_); }
-
 void RegularFile::read(std::int64_t offset, void* out, std::int64_t bytes) const {
-  auto* next = static_cast<char*>(out);
-  while (bytes > 0) {
-    const ssize_t count = ::pread(descriptor_, next, static_cast<std::size_t>(bytes), offset);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0)
-      throw Error(ExitCode::model, fmt::format("cannot read the file: {}", system_reason(errno)),
-                  fmt::format("{}@{}", path_, offset), "check the disk");
-    if (count == 0)
-      throw Error(ExitCode::model, "the file became shorter while it was read", fmt::format("{}@{}", path_, offset),
-                  "leave it alone, and start again");
-    next += count, offset += count, bytes -= count;
-  }
+  const File::Count count = file_.read_at(offset, out, static_cast<std::size_t>(bytes));
+  const auto where = [&] { return fmt::format("{}@{}", path_, offset + static_cast<std::int64_t>(count.bytes)); };
+  if (count.error != 0)
+    throw Error(ExitCode::model, fmt::format("cannot read the file: {}", system_reason(count.error)), where(),
+                advice_for(count.error));
+  if (static_cast<std::int64_t>(count.bytes) < bytes)
+    throw Error(ExitCode::model, "the file became shorter while it was read", where(),
+                "leave it alone, and start again");
 }
 
 std::string read_text_file(const std::string& path, std::int64_t most) {

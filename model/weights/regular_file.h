@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include "runtime/base/file.h"
+
 namespace zs {
 
 /// A regular file that is read by position. One that shrinks or is replaced meanwhile is an Error, never a signal. Owns
@@ -10,9 +12,6 @@ namespace zs {
 class RegularFile {
  public:
   explicit RegularFile(std::string path);
-  ~RegularFile();
-  RegularFile(const RegularFile&) = delete;
-  RegularFile& operator=(const RegularFile&) = delete;
 
   const std::string& path() const { return path_; }
   std::int64_t bytes() const { return bytes_; }
@@ -22,7 +21,7 @@ class RegularFile {
 
  private:
   std::string path_, identity_;
-  int descriptor_ = -1;
+  File file_;
   std::int64_t bytes_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <map>
@@ -56,11 +57,37 @@ void write_tensors(ParameterSource& source, const std::vector<ExportedTensor>& t
   file.finish();
 }
 
-void sync_folder(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;
-  ::fsync(descriptor);  // where a file system cannot, the rename is as durable as it gets
-  ::close(descriptor);
+constexpr const char* kWritingMark = ".zshard-writing";
+
+/// Removes what killed exports have left: empty, or with a mark that nobody has locked.
+void remove_leftovers(const std::string& path) {
+  const fs::path parent = fs::absolute(path).parent_path();
+  for (const std::string& name : leftovers_beside(path)) {
+    std::error_code failed;
+    if (fs::remove(parent / name, failed)) continue;  // takes no folder that has anything in it
+    const Folder folder = Folder::open((parent / name).string());
+    const File mark = folder.is_open() ? folder.file(kWritingMark, O_RDWR) : File();
+    if (mark.is_open() && mark.lock() == File::Lock::taken) fs::remove_all(parent / name, failed);
+  }
+}
+
+constexpr std::array kCompanions = {"generation_config.json",
+                                    "tokenizer.json",
+                                    "tokenizer_config.json",
+                                    "tokenizer.model",
+                                    "special_tokens_map.json",
+                                    "added_tokens.json",
+                                    "vocab.json",
+                                    "merges.txt",
+                                    "chat_template.jinja",
+                                    "chat_template.json"};
+
+/// True where the file that a path leads to is the folder's own, or in the cache that the folder is a snapshot of:
+/// there files are links to ../../blobs.
+bool is_own_companion(const fs::path& folder, const fs::path& path) {
+  std::error_code failed;
+  const fs::path place = fs::canonical(path, failed).parent_path(), own = fs::canonical(folder, failed);
+  return place == own || place == own.parent_path().parent_path() / "blobs";
 }
 
 }  // namespace
@@ -123,10 +150,19 @@ void export_file(ParameterSource& source, const TensorMap& map, const std::strin
   write_tensors(source, exported_tensors(map, source.parameters()), path, FileDType::f32);
 }
 
+void check_companions(const std::string& folder) {
+  for (const char* name : kCompanions) {
+    const fs::path path = fs::path(folder) / name;
+    std::error_code failed;
+    if (fs::is_regular_file(path, failed) && !is_own_companion(folder, path))
+      throw Error(ExitCode::model, "a link that leads out of the model's folder is not exported with it", path.string(),
+                  "put the file itself there");
+  }
+}
+
 void copy_companions(const std::string& from, const std::string& to) {
-  for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
-                           "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
-                           "chat_template.jinja", "chat_template.json"}) {
+  check_companions(from);
+  for (const char* name : kCompanions) {
     std::error_code failed;
     if (!fs::is_regular_file(fs::path(from) / name, failed)) continue;
     constexpr std::int64_t kMost = std::int64_t{1} << 30;
@@ -134,34 +170,65 @@ void copy_companions(const std::string& from, const std::string& to) {
   }
 }
 
-OutputFolder::OutputFolder(std::string path) : path_(std::move(path)) {
-  const auto fail = [&](const std::string& what, const char* todo) {
-    return Error(ExitCode::cannot_create, what, path_, todo);
-  };
-  std::error_code failed;
-  const bool is_there = fs::exists(fs::symlink_status(path_, failed));
-  if (is_there && (!fs::is_directory(fs::symlink_status(path_, failed)) || !fs::is_empty(path_, failed)))
-    throw fail("there is something already", "name a new folder");
+OutputFolder::OutputFolder(std::string path, MayReplace may_replace)
+    : path_(std::move(path)), may_replace_(std::move(may_replace)) {
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
+  check_place();
+  std::error_code failed;
   fs::create_directories(fs::absolute(path_).parent_path(), failed);
-  temporary_ = fmt::format("{}.{}-0.tmp", path_, ::getpid());
-  if (!fs::create_directory(temporary_, failed))
-    throw fail("cannot create the folder" + (failed ? ": " + failed.message() : std::string()),
-               "check the path and its permissions");
-  has_temporary_ = true;
+  remove_leftovers(path_);
+  make_temporary();
+}
+
+void OutputFolder::check_place() const {
+  std::error_code failed;
+  const fs::file_status status = fs::symlink_status(path_, failed);
+  const bool is_free = !fs::exists(status) || (fs::is_directory(status) && fs::is_empty(path_, failed));
+  if (!is_free && !(may_replace_ && may_replace_(path_)))
+    throw Error(ExitCode::cannot_create, "there is something already", path_, "name a new folder");
+}
+
+void OutputFolder::make_temporary() {
+  const auto check = [&](int error) {
+    if (error != 0)
+      throw Error(ExitCode::cannot_create, "cannot create the folder: " + system_reason(error), path_,
+                  advice_for(error));
+  };
+  int error = EEXIST;
+  constexpr int kMostTries = 100;
+  for (int attempt = 0; attempt < kMostTries && error == EEXIST; ++attempt) {
+    temporary_ = fmt::format("{}.{}-{}.tmp", path_, ::getpid(), attempt);
+    error = make_folder(temporary_);
+  }
+  check(error);
+  mark_ = Folder::open(temporary_).file(kWritingMark, O_RDWR | O_CREAT | O_EXCL);
+  check(mark_.error());
+  static_cast<void>(mark_.lock());
 }
 
 OutputFolder::~OutputFolder() {
   std::error_code ignored;
-  if (has_temporary_) fs::remove_all(temporary_, ignored);
+  if (mark_.is_open()) fs::remove_all(temporary_, ignored);
 }
 
-void OutputFolder::commit() {
-  sync_folder(temporary_);
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0)  // takes the place of an empty folder
-    throw Error(ExitCode::io, fmt::format("rename failed: {}", system_reason(errno)), path_, "name a new folder");
-  has_temporary_ = false;
-  sync_folder(fs::absolute(path_).parent_path().string());
+void OutputFolder::commit(const std::function<void()>& before) {
+  const auto check_io = [&](const char* operation, int error) {
+    if (error != 0) throw file_error(ExitCode::io, operation, error, path_);
+  };
+  check_io("removing", Folder::open(temporary_).remove_file(kWritingMark));
+  check_io("fsync of the folder", sync_folder(temporary_));
+  check_place();
+  if (before) before();
+  std::error_code failed;
+  if (fs::exists(fs::symlink_status(path_, failed)) && !fs::is_empty(path_, failed)) {
+    check_io("rename", exchange_names(temporary_, path_));
+    static_cast<void>(Folder::open(temporary_).file(kWritingMark, O_RDWR | O_CREAT));  // whoever removes it is killed
+    fs::remove_all(temporary_, failed);
+  } else {
+    check_io("rename", ::rename(temporary_.c_str(), path_.c_str()) == 0 ? 0 : errno);  // takes an empty folder's place
+  }
+  check_io("close", mark_.close());
+  check_io("fsync of the folder", sync_folder(fs::absolute(path_).parent_path().string()));
 }
 
 }  // namespace zs

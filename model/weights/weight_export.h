@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "model/weights/file_dtype.h"
 #include "model/weights/tensor_map.h"
+#include "runtime/base/file.h"
 
 namespace zs {
 
@@ -60,21 +62,33 @@ void export_file(ParameterSource& source, const TensorMap& map, const std::strin
 /// Tokenizer files and generation_config.json, as far as they are there.
 void copy_companions(const std::string& from, const std::string& to);
 
-/// A folder that appears whole or not at all: written beside its place, and renamed by commit(). Error(cannot_create)
-/// where the place is taken by more than an empty folder.
+/// Error(model) where one of them is a link that leads out of the folder, and would be copied from there: a link to the
+/// blobs of a cache of Hugging Face's is none of these.
+void check_companions(const std::string& folder);
+
+/// A folder that appears whole or not at all: written beside its place, and renamed by commit(). What a killed process
+/// has left is removed by the next one that writes there. Error(cannot_create) where the place is taken by more than an
+/// empty folder, unless that may go.
 class OutputFolder {
  public:
-  explicit OutputFolder(std::string path);
+  /// Test whether what is at the place may go, asked before the work and again behind it.
+  using MayReplace = std::function<bool(const std::string& path)>;
+  explicit OutputFolder(std::string path, MayReplace may_replace = {});
   ~OutputFolder();
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
   const std::string& writing() const { return temporary_; }
-  void commit();
+  /// `before`: is called when all is on the disk but the name.
+  void commit(const std::function<void()>& before = {});
 
  private:
+  void check_place() const;
+  void make_temporary();
+
   std::string path_, temporary_;
-  bool has_temporary_ = false;
+  MayReplace may_replace_;
+  File mark_;  // says with its lock that the folder is being written
 };
 
 template <class Use>

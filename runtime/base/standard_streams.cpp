@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <string>
 #include <thread>
 
 namespace zs {
@@ -33,12 +34,49 @@ int write_all(int descriptor, std::string_view text) noexcept {
   return 0;
 }
 
+constexpr std::string_view kClearLine = "\x1b[K";
+
+bool is_control(unsigned char byte) { return byte < 0x20 || byte == 0x7f; }
+/// U+0080 to U+009F in UTF-8.
+bool is_c1(std::string_view text) {
+  return text.size() > 1 && text[0] == '\xc2' && (static_cast<unsigned char>(text[1]) & 0xe0) == 0x80;
+}
+
+/// The text with control characters spelled as \x1b, but for those that lines are made of: a name may have others.
+std::string visible(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    const bool begins_line = i == 0 || text[i - 1] == '\n';
+    const bool is_layout = c == '\n' || c == '\t' || (c == '\r' && begins_line);
+    if (text.substr(i).starts_with(kClearLine)) {
+      out += kClearLine;
+      i += kClearLine.size() - 1;
+    } else if (is_c1(text.substr(i))) {
+      out += fmt::format("\\xc2\\x{:02x}", static_cast<unsigned char>(text[++i]));
+    } else if (is_control(static_cast<unsigned char>(c)) && !is_layout) {
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+int write_visible(int descriptor, std::string_view text) noexcept {
+  try {
+    return write_all(descriptor, visible(text));
+  } catch (const std::exception&) {  // no memory for another text
+    return write_all(descriptor, text);
+  }
+}
+
 }  // namespace
 
-void write_to_stderr(std::string_view text) noexcept { static_cast<void>(write_all(STDERR_FILENO, text)); }
+void write_to_stderr(std::string_view text) noexcept { static_cast<void>(write_visible(STDERR_FILENO, text)); }
 
 void write_to_stdout(std::string_view text) noexcept {
-  const int error = write_all(STDOUT_FILENO, text);
+  const int error = write_visible(STDOUT_FILENO, text);
   int none = 0;
   if (error != 0 && error != EBADF) first_failure.compare_exchange_strong(none, error);
 }

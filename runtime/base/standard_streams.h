@@ -8,8 +8,9 @@
 
 namespace zs {
 
-/// Writes `text` to standard error, without a buffer. What cannot be written (the stream is closed, its disk is full)
-/// is lost: nobody is left to be told. Never throws. Any thread.
+/// Writes `text` to standard error, without a buffer. Control characters are spelled as \x1b, but for line ends, tabs,
+/// a return at a line's begin and the sequence that clears a line: text may have the names of files in it. What cannot
+/// be written (the stream is closed, its disk is full) is lost: nobody is left to be told. Never throws. Any thread.
 void write_to_stderr(std::string_view text) noexcept;
 
 /// The same to standard output. The first failure is remembered, so that the program can report it when its work is

@@ -144,6 +144,7 @@ CpuShare cpu_share(int local_rank, int local_size, const CpuSituation& situation
     share.cpus.assign(all.begin() + cut(local_rank), all.begin() + cut(local_rank + 1));
   } else {
     share.cpus = all;
+    share.is_shared = !situation.is_bound_by_user && local_size > 1;
   }
   share.description = fmt::format("{} thread{} on CPU{} {}", share.threads, share.threads == 1 ? "" : "s",
                                   share.cpus.size() == 1 ? "" : "s", cpu_list(share.cpus));

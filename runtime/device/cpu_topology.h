@@ -12,6 +12,7 @@ namespace zs {
 struct CpuShare {
   std::vector<int> cpus;    ///< ascending; several ranks may have the same ones
   int threads = 1;          ///< team of the compute stream
+  bool is_shared = false;   ///< other ranks have the same CPUs, since there are not enough
   std::string description;  ///< "2 threads on CPUs 0-1", "2 threads on CPUs 0-15 (quota 4.5 CPUs)"
 };
 

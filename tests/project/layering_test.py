@@ -48,7 +48,7 @@ LIBRARIES = {
     "catch2/": set(),
 }
 # base builds on the standard library, fmt, and what the operating system itself offers.
-BASE_LIBRARIES = re.compile(r"^([a-z_0-9]+|c[a-z]+|fmt/.*|sys/.*|linux/.*|unistd\.h|fcntl\.h|sched\.h|pthread\.h|immintrin\.h)$")
+BASE_LIBRARIES = re.compile(r"^([a-z_0-9]+|c[a-z]+|fmt/.*|sys/.*|linux/.*|dirent\.h|unistd\.h|fcntl\.h|sched\.h|pthread\.h|immintrin\.h)$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:(<)([^>]+)>|"([^"]+)"|(\S.*))')
 SUFFIXES = {".h", ".hpp", ".cpp", ".cc", ".c", ".cu", ".cuh"}
 

@@ -115,7 +115,7 @@ TEST_CASE("P2, C2: a job killed at any point of a save leaves the old checkpoint
       saved(root, 2, {2});
       CHECK(list_checkpoints(root.path()).back() == 2);
     }
-    prune_checkpoints(root.path(), 0);
+    prune_checkpoints(Folder::open(root.path()), 0);
     CHECK(std::distance(fs::directory_iterator(root.path()), fs::directory_iterator()) == 2);
   }
   CHECK(points > 15);
@@ -315,13 +315,13 @@ TEST_CASE("C12: pruning keeps the newest, and killed anywhere it leaves whole ch
   saved(root, 1, {1, 2, 3, 10});
   fs::create_directory(root / "step-11.tmp");
   fs::create_directory(root / "step-0x1");
-  prune_checkpoints(root.path(), 0);
+  prune_checkpoints(Folder::open(root.path()), 0);
   CHECK(list_checkpoints(root.path()) == std::vector<std::int64_t>{1, 2, 3, 10});
   CHECK_FALSE(fs::exists(root / "step-11.tmp"));
   for (int at = 0, goes_on = 1; goes_on != 0; ++at) {
     Killed killed(at);
     try {
-      prune_checkpoints(root.path(), 2, &killed);
+      prune_checkpoints(Folder::open(root.path()), 2, &killed);
     } catch (const std::runtime_error&) {
     }
     goes_on = killed.was_reached() ? 1 : 0;
@@ -333,7 +333,7 @@ TEST_CASE("C12: pruning keeps the newest, and killed anywhere it leaves whole ch
   CHECK_FALSE(fs::exists(root / "step-1.del"));
 
   std::ofstream(root / "step-10/manifest.json", std::ios::app) << "x";
-  CHECK_THROWS_AS(prune_checkpoints(root.path(), 1), Error);
+  CHECK_THROWS_AS(prune_checkpoints(Folder::open(root.path()), 1), Error);
   CHECK(list_checkpoints(root.path()) == std::vector<std::int64_t>{3, 10});
 }
 

@@ -175,14 +175,23 @@ TEST_CASE("data that was found by a relative name keeps its place in the configu
   Config config = parse_config(kSmall, "small.toml");
   config.data.train = {"texts", "texts/*.txt", "b.txt", "/absolute", "nowhere"};
   config.data.validation = {"b.txt"};
-  const Config found = with_found_data(config, dir / "cfg/small.toml", dir / "build");
+  const Config found = with_absolute_paths(config, dir / "cfg/small.toml", dir / "build");
   CHECK(found.data.train == std::vector<std::string>{dir / "cfg/texts", dir / "cfg/texts/*.txt", dir / "build/b.txt",
                                                      "/absolute", "nowhere"});
   CHECK(found.data.validation == std::vector<std::string>{dir / "build/b.txt"});
+  const std::string here = std::filesystem::current_path().string();
+  config.run.export_to = "tuned/";
+  config.lora.export_to = "/adapter";
+  config.offload.moments = "disk:../disk";
+  const Config whole = with_absolute_paths(config, dir / "cfg/small.toml", dir / "build");
+  CHECK(whole.run.export_to == here + "/tuned/");
+  CHECK(whole.lora.export_to == "/adapter");
+  CHECK(whole.offload.moments == "disk:" + std::filesystem::path(here).parent_path().string() + "/disk");
+  CHECK(whole.offload.weights == "device");
   std::filesystem::create_directory(dir / "cfg/$later");
   dir.write("cfg/$later/$c.txt", "c");
   config.data.train = {"$later/$c.txt"};  // which is no variable when config.toml is read again
-  CHECK(with_found_data(config, dir / "cfg/small.toml", dir / "build").data.train ==
+  CHECK(with_absolute_paths(config, dir / "cfg/small.toml", dir / "build").data.train ==
         std::vector<std::string>{dir / "cfg/[$]later/[$]c.txt"});
 }
 

@@ -30,9 +30,6 @@ TEST_CASE("an error line is one short line of printable characters") {
   CHECK(error_line(Error(ExitCode::checkpoint, "a checksum", "a",
                          "use another checkpoint; --resume latest-valid finds the newest good one")) ==
         "train: error: a checksum (a): use another checkpoint; --resume latest-valid finds the newest good one");
-  CHECK(error_line(Error(ExitCode::io, "a disk", "a",
-                         "free some space and go on from the last checkpoint, then go on with --resume latest")) ==
-        "train: error: a disk (a): free some space, then go on with --resume latest");
   std::string umlauts;
   for (int i = 0; i < 400; ++i) umlauts += "\xc3\xa4";
   CHECK(error_line(Error(ExitCode::config, umlauts)).find("\xc3.") == std::string::npos);

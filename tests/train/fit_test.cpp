@@ -218,12 +218,12 @@ TEST_CASE("a file of a setting reads back as it is, and takes no place but its o
   CHECK(load_config(path) == rows.back().demand.config);
   const std::string changed = read(path) + "# mine\n";
   std::ofstream(path) << changed;
-  CHECK_THAT(message_of([&] { write_fit(path, row, text); }), Contains("not as train --fit wrote it"));
+  CHECK_THAT(message_of([&] { write_fit(path, row, text); }), Contains("not as the same option writes it"));
   std::ofstream(path) << "# a note\n";
-  CHECK_THROWS_AS(check_fit_file(path), Error);
+  CHECK_THROWS_AS(check_fit_file(path, ""), Error);
   CHECK(read(path) == "# a note\n");
   std::filesystem::remove(path);
   std::filesystem::create_symlink("nowhere", path);
-  CHECK_THROWS_AS(check_fit_file(path), Error);
+  CHECK_THROWS_AS(check_fit_file(path, ""), Error);
   std::filesystem::remove(path);
 }

@@ -87,13 +87,29 @@ TEST_CASE("C3: latest-valid passes over damaged ones, and clearing the way sets 
   CHECK(refusal({"latest-valid", dir / "a", "n", false}) == ExitCode::checkpoint);
 }
 
+TEST_CASE("a run that goes on keeps what it kept, unless it is told otherwise") {
+  const std::map<std::string, std::string> saved{{"config.checkpoint.keep", "3"},
+                                                 {"config.checkpoint.keep_best", "true"}};
+  Config config;
+  keep_as_saved(config, saved);
+  CHECK(config.checkpoint.keep == 3);
+  CHECK(config.checkpoint.keep_best);
+  Config told;
+  told.given.keys = {{"checkpoint.keep", "c.toml:3"}, {"checkpoint.keep_best", "c.toml:4"}};
+  const std::int64_t keep = told.checkpoint.keep;
+  keep_as_saved(told, saved);
+  CHECK(told.checkpoint.keep == keep);
+  CHECK_FALSE(told.checkpoint.keep_best);
+  CHECK(on_resume("checkpoint.keep_best") == OnResume::named);
+}
+
 TEST_CASE("the best checkpoint stays beside the newest") {
   const TempDir dir;
   for (const std::int64_t step : {2, 4, 6, 8, 10}) write_checkpoint(dir, "a", step);
   const ResumePoint point = found({"latest", dir / "a", "n", false});
   zs::clear_way(point, RunMark::find(dir / "a").value(), 2, 4);
   CHECK(list_checkpoints(dir / "a/checkpoints") == std::vector<std::int64_t>{4, 8, 10});
-  prune_checkpoints(dir / "a/checkpoints", 1, nullptr, {}, 10);
+  prune_checkpoints(Folder::open(dir / "a/checkpoints"), 1, nullptr, {}, 10);
   CHECK(list_checkpoints(dir / "a/checkpoints") == std::vector<std::int64_t>{10});
 }
 

@@ -17,23 +17,14 @@
 #include "runtime/base/check.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
 #include "tests/code_in_child.h"
-#include "tests/model/temp_dir.h"
+#include "tests/file_limit.h"
+#include "tests/train/run_folders.h"
 
 using namespace zs;
-using test::TempDir;
+using test::InTempDir, test::refusal, test::write_checkpoint;
 namespace fs = std::filesystem;
 
 namespace {
-
-/// Runs the case inside a fresh folder, because runs/ is relative.
-class InTempDir : public TempDir {
- public:
-  InTempDir() : before_(fs::current_path()) { fs::current_path(path()); }
-  ~InTempDir() { fs::current_path(before_); }
-
- private:
-  fs::path before_;
-};
 
 /// Runs `start(i)` on `count` threads that leave one line together; their results.
 std::vector<std::string> start_together(int count, const std::function<std::string(int)>& start) {
@@ -47,27 +38,6 @@ std::vector<std::string> start_together(int count, const std::function<std::stri
     });
   for (auto& thread : threads) thread.join();
   return results;
-}
-
-/// The code of the refusal; ok without one.
-ExitCode refusal(const RunDirRequest& request) {
-  try {
-    create_run_dir(request, "text");
-  } catch (const Error& error) {
-    UNSCOPED_INFO(error.what());
-    return error.code();
-  }
-  return ExitCode::ok;
-}
-
-/// A checkpoint without tensors, as the run in `dir` would write it.
-void write_checkpoint(const std::string& dir, std::int64_t step) {
-  CheckpointManifest manifest;
-  manifest.step = step;
-  RunMark::find(dir).value().begin(checkpoint_name(step));
-  const fs::path folder = fs::path(dir) / checkpoint_name(step);
-  fs::create_directories(folder);
-  write_file_atomically((folder / "manifest.json").string(), to_text(manifest));
 }
 
 void own_file(const std::string& dir, const std::string& name) {
@@ -261,6 +231,18 @@ TEST_CASE("a run that was killed before its first checkpoint may be started agai
   CHECK(RunMark::find("out")->is_own_file("config.toml"));
 }
 
+TEST_CASE("a start that the disk ends leaves nothing, wherever that is") {
+  InTempDir dir;
+  const auto size = GENERATE(0, 10, 55, 70, 80);  // within the mark's lines
+  {
+    const test::FileLimit limit(static_cast<rlim_t>(size));
+    const ExitCode code = refusal({"deep/out", "exp", false});
+    CHECK((code == ExitCode::io || code == ExitCode::cannot_create));
+  }
+  CHECK(dir.entries() == 0);
+  CHECK(refusal({"deep/out", "exp", false}) == ExitCode::ok);
+}
+
 TEST_CASE("the root of all files is no run directory") {
   for (const char* root : {"/", "//", "/.", "/tmp/.."}) {
     INFO(root);
@@ -268,22 +250,23 @@ TEST_CASE("the root of all files is no run directory") {
   }
 }
 
-TEST_CASE("modes are the same whatever the umask") {
+TEST_CASE("modes are as the umask says, but that the owner can use what it made") {
   InTempDir dir;
   const auto mode = [](const std::string& path) {
     struct stat status {};
     REQUIRE(::lstat(path.c_str(), &status) == 0);
     return status.st_mode & 07777;
   };
-  for (const mode_t mask : {mode_t{0}, mode_t{077}, mode_t{0777}}) {
+  for (const mode_t mask : {mode_t{0}, mode_t{022}, mode_t{077}, mode_t{0777}}) {
     const mode_t before = ::umask(mask);
     const std::string run = fmt::format("a{}/run", mask);
     const ExitCode code = refusal({run, "exp", false});
     ::umask(before);
     REQUIRE(code == ExitCode::ok);
-    CHECK(mode(run) == 0755);
-    CHECK(mode(fs::path(run).parent_path()) == 0755);
-    for (const char* file : {"config.toml", "metrics.jsonl", RunMark::kFile}) CHECK(mode(run + "/" + file) == 0644);
+    CHECK(mode(run) == (0700 | (0777 & ~mask)));
+    CHECK(mode(fs::path(run).parent_path()) == (0700 | (0777 & ~mask)));
+    for (const char* file : {"config.toml", "metrics.jsonl", RunMark::kFile})
+      CHECK(mode(run + "/" + file) == (0600 | (0666 & ~mask)));
   }
 }
 

@@ -13,9 +13,9 @@ namespace {
 /// The steps after which a line came, of steps in which rank `slowest(step)` kept others waiting for `lost` of the
 /// time.
 template <class Slowest>
-std::vector<int> told(int steps, const Slowest& slowest, double lost, std::string* line = nullptr,
-                      double step_s = 0.2) {
-  StragglerWatch watch;
+std::vector<int> told(int steps, const Slowest& slowest, double lost, std::string* line = nullptr, double step_s = 0.2,
+                      bool says_once = false) {
+  StragglerWatch watch(says_once);
   std::vector<int> at;
   for (int step = 1; step <= steps; ++step) {
     const std::string text = watch.after_step({slowest(step), 0.01, 0.01 + step_s * lost}, step_s);
@@ -34,6 +34,11 @@ TEST_CASE(
   CHECK(told(
             240, [](int) { return 2; }, 0.3, &line) == std::vector<int>{16, 116, 216});
   CHECK(line == "rank 2 is slow: in the last 16 steps others waited for it 30 % of the time");
+}
+
+TEST_CASE("where ranks share their CPUs one line says that one is slow, whichever it is later") {
+  CHECK(told(
+            240, [](int step) { return step < 120 ? 2 : 1; }, 0.3, nullptr, 0.2, true) == std::vector<int>{16});
 }
 
 TEST_CASE("one step in which another is slower does not hide it") {

@@ -349,9 +349,7 @@ int parse_and_run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     line.problem = Error(ExitCode::usage, error.what(), "command line", "see train --help");
   }
-  if (wants_keys) {
-    return print_answer(zs::config_help());
-  }
+  if (wants_keys) return print_answer(zs::config_help());
   if (!line.problem) line.problem = line.plan.misplaced(line.dry_run);
   take_explained(line);
   if (!report.of.empty()) report.out = std::exchange(tokenized.out, {});
@@ -361,6 +359,8 @@ int parse_and_run(int argc, char** argv) {
   if (!line.problem) line.problem = zs::misplaced(line.inference, other);
   if (!line.problem) line.problem = zs::misplaced(tokenized);
   if (!line.problem) line.problem = zs::misplaced(report, line.config_path, line.inference, other);
+  for (const std::string* alone : {&report.of, &tokenized.tokenizer, &exported.to, &verified, &verified_weights})
+    if (!alone->empty()) zs::release_stop_signals();
   if (!line.problem && !report.of.empty()) return is_first_started() ? print_answer(zs::write_report(report)) : 0;
   if (!line.problem && !tokenized.tokenizer.empty()) return zs::tokenize(tokenized, line.config_path);
   if (!line.problem && !exported.to.empty())
@@ -375,13 +375,13 @@ int parse_and_run(int argc, char** argv) {
     return print_answer(zs::describe_weights(zs::expand_path(verified_weights)));
   if (!line.problem && line.config_path.empty() && !line.inference.is_wanted())
     line.problem = Error(ExitCode::usage, "no configuration file", "command line", "give one: train CONFIG.toml");
-  zs::install_stop_signals();
   return launch(line, argv[0]);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  zs::install_stop_signals();  // first: a launcher may send one at any time
   zs::keep_standard_descriptors();
   zs::set_nccl_environment();
   zs::limit_spinning(argv);

@@ -40,10 +40,9 @@ void write_in_run(const std::string& dir, const std::string& path, const std::st
 
 void write_page(const ReportJob& job, const std::string& page) {
   if (!job.out.empty()) {
-    std::error_code failed;
-    if (std::filesystem::exists(std::filesystem::symlink_status(job.out, failed)) && !is_report(job.out))
-      throw Error(ExitCode::cannot_create, "this is in the way, and it is no report", job.out, "name another file");
-    return write_file_atomically(job.out, page);
+    OutputFile file(job.out, OutputRule{.is_own = is_report});
+    file.write(page.data(), page.size());
+    return file.commit();
   }
   try {
     write_in_run(job.of, job.of + "/" + kReportFile, page);

@@ -48,6 +48,13 @@ std::string found_name(const std::string& name, const DatasetOptions& options) {
   return name;
 }
 
+/// From the folder where the program was started.
+void make_absolute(std::string& path) {
+  std::error_code failed;
+  if (const fs::path whole = fs::absolute(path, failed); !path.empty() && !failed)
+    path = whole.lexically_normal().string();
+}
+
 }  // namespace
 
 DatasetOptions dataset_options(const Config& config, const std::string& config_path, const std::string& build_folder) {
@@ -68,16 +75,21 @@ DatasetOptions dataset_options(const Config& config, const std::string& config_p
   return options;
 }
 
-Config with_found_data(Config config, const std::string& config_path, const std::string& build_folder) {
+Config with_absolute_paths(Config config, const std::string& config_path, const std::string& build_folder) {
   const DatasetOptions options = dataset_options(config, config_path, build_folder);
   for (std::vector<std::string>* names : {&config.data.train, &config.data.validation}) {
     for (std::string& name : *names) {
       if (!std::filesystem::path(name).is_absolute()) name = found_name(name, options);
     }
   }
-  std::error_code failed;
-  if (const fs::path path = fs::absolute(config.data.tokenizer, failed); !config.data.tokenizer.empty() && !failed)
-    config.data.tokenizer = path.lexically_normal().string();
+  for (std::string* path : {&config.data.tokenizer, &config.run.export_to, &config.lora.export_to})
+    make_absolute(*path);
+  for (std::string* place : {&config.offload.weights, &config.offload.moments}) {
+    std::string folder = Config::Offload::disk_of(*place);
+    if (folder.empty()) continue;
+    make_absolute(folder);
+    *place = "disk:" + folder;
+  }
   return config;
 }
 

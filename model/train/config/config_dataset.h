@@ -9,8 +9,9 @@ namespace zs {
 /// configuration file, then in `build_folder` (the program's).
 DatasetOptions dataset_options(const Config& config, const std::string& config_path, const std::string& build_folder);
 
-/// The configuration with the data's relative names made absolute, as they were found by the same rules: so that it
-/// means the same files wherever it is given again.
-Config with_found_data(Config config, const std::string& config_path, const std::string& build_folder);
+/// The configuration with relative names made absolute: the data's as they were found by the same rules, the tokenizer,
+/// exports and folders of disks as they are seen from the current folder. So it means the same files and folders
+/// wherever it is given again.
+Config with_absolute_paths(Config config, const std::string& config_path, const std::string& build_folder);
 
 }  // namespace zs

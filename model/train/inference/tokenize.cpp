@@ -12,6 +12,7 @@
 #include "model/tokenizer/document_encoder.h"
 #include "model/tokenizer/tokenizer.h"
 #include "runtime/base/check.h"
+#include "runtime/base/standard_streams.h"
 #include "runtime/base/units.h"
 #include "runtime/device/cpu_topology.h"
 
@@ -39,7 +40,7 @@ std::vector<std::string> find_inputs(const std::vector<std::string>& inputs) {
 class TokenWriter {
  public:
   TokenWriter(const std::string& path, std::int64_t vocab)
-      : path_(path), vocab_(vocab), is_wide_(vocab > kNarrowVocab), file_(path) {}
+      : path_(path), vocab_(vocab), is_wide_(vocab > kNarrowVocab), file_(path, OutputRule{}) {}
   std::int64_t count() const { return count_; }
   std::string layout() const {
     return fmt::format("uint{}{}", is_wide_ ? 32 : 16, has_header_ ? " with llm.c's header" : "");
@@ -117,9 +118,9 @@ void tokenize_files(const TokenizeJob& job) {
                 "name files, patterns or folders with text");
   writer.commit();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  fmt::print("{}: {} tokens ({}) of {} from {}, {}, {:.1f} MB/s\n", job.out, writer.count(), writer.layout(),
-             format_number(static_cast<std::int64_t>(files.size()), "file"), format_bytes(text_bytes),
-             format_number(threads, "thread"), static_cast<double>(text_bytes) * 1e-6 / seconds);
+  print_to_stdout("{}: {} tokens ({}) of {} from {}, {}, {:.1f} MB/s\n", job.out, writer.count(), writer.layout(),
+                  format_number(static_cast<std::int64_t>(files.size()), "file"), format_bytes(text_bytes),
+                  format_number(threads, "thread"), static_cast<double>(text_bytes) * 1e-6 / seconds);
 }
 
 }  // namespace zs

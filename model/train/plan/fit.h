@@ -46,7 +46,7 @@ std::string describe(const std::vector<FitRow>& rows, std::size_t chosen, const 
 /// has changed since, else Error(cannot_create).
 void write_fit(const std::string& path, const FitRow& row, const std::string& toml);
 
-/// Error(cannot_create) where write_fit would refuse.
-void check_fit_file(const std::string& path);
+/// Error(cannot_create) where write_fit would refuse, or this is the configuration that is read.
+void check_fit_file(const std::string& path, const std::string& config_path);
 
 }  // namespace zs

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -71,18 +70,17 @@ std::string describe(const std::vector<FitRow>& rows, std::size_t chosen, const 
                                                     : fmt::format("set {}", fmt::join(rows[chosen].changes, ", ")));
 }
 
-void check_fit_file(const std::string& path) {
-  std::error_code failed;
-  if (std::filesystem::exists(std::filesystem::symlink_status(path, failed)) && !is_own(path))
-    throw Error(ExitCode::cannot_create, "this is in the way, and it is not as train --fit wrote it", path,
-                "name another file, or remove this one");
+void check_fit_file(const std::string& path, const std::string& config_path) {
+  check_output(path, {.is_own = is_own, .reads = {config_path}});
 }
 
 void write_fit(const std::string& path, const FitRow& row, const std::string& toml) {
-  check_fit_file(path);
   const std::string about = fmt::format("for {}: {} bytes of the device and {} of the host each",
                                         format_number(row.demand.plan.ranks, "rank"), row.bytes.device, row.bytes.host);
-  write_file_atomically(path, mark_of(about, toml) + toml);
+  OutputFile file(path, OutputRule{.is_own = is_own});
+  const std::string text = mark_of(about, toml) + toml;
+  file.write(text.data(), text.size());
+  file.commit();
 }
 
 }  // namespace zs

@@ -17,8 +17,9 @@ std::int64_t steady_ns() {
 
 }  // namespace
 
-StepExplainer::StepExplainer(ExplainRequest request) : request_(std::move(request)) {
-  if (!request_.trace.empty()) trace_.emplace(request_.trace);
+StepExplainer::StepExplainer(ExplainRequest request, std::vector<std::string> reads) : request_(std::move(request)) {
+  if (!request_.trace.empty())
+    trace_.emplace(request_.trace, OutputRule{.is_own = is_trace, .reads = std::move(reads)});
 }
 
 void StepExplainer::start(Device& device, const StepCeilings& ceilings, std::int64_t sequence) {

@@ -24,8 +24,8 @@ struct ExplainRequest {
 /// Times some steps of this rank while they run, and says where their time went. One host thread uses it.
 class StepExplainer {
  public:
-  /// Error(cannot_create) where the trace cannot be written.
-  explicit StepExplainer(ExplainRequest request);
+  /// Error(cannot_create) where the trace cannot be written, or would replace what is no trace, or one of `reads`.
+  explicit StepExplainer(ExplainRequest request, std::vector<std::string> reads = {});
 
   /// Before the first step. `sequence`: as StepParts has it.
   void start(Device& device, const StepCeilings& ceilings, std::int64_t sequence);

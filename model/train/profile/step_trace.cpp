@@ -1,10 +1,13 @@
 #include "model/train/profile/step_trace.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <utility>
+
+#include "runtime/base/file.h"
 
 namespace zs {
 namespace {
@@ -36,10 +39,12 @@ class TraceEvents {
 
   std::string take() {
     std::stable_sort(events_.begin(), events_.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    std::string text = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n" + header_;
+    std::string text = begin();
     for (const auto& [ns, event] : events_) text += ",\n" + event;
-    return text + "\n]}\n";
+    return text.append(kEnd);
   }
+  std::string begin() const { return "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n" + header_; }
+  static constexpr std::string_view kEnd = "\n]}\n";
 
  private:
   static constexpr int kHostThread = 0;
@@ -120,6 +125,15 @@ std::string trace_events(const std::vector<StepTimes>& steps, int rank) {
   TraceEvents events(steps.empty() ? 0 : steps.front().span.begin_ns, rank);
   for (const StepTimes& step : steps) events.add(step);
   return events.take();
+}
+
+bool is_trace(const std::string& path) {
+  const std::string begin = TraceEvents(0, 0).begin();
+  const File file = File::open(path, O_RDONLY | O_NOFOLLOW);
+  std::string found(begin.size(), '\0'), end(TraceEvents::kEnd.size(), '\0');
+  file.read_at(0, found.data(), found.size());
+  file.read_at(std::max<std::int64_t>(0, file.bytes() - std::ssize(end)), end.data(), end.size());
+  return found == begin && end == TraceEvents::kEnd;
 }
 
 }  // namespace zs

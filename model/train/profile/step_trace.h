@@ -12,4 +12,7 @@ namespace zs {
 /// https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 std::string trace_events(const std::vector<StepTimes>& steps, int rank);
 
+/// True of a file that begins and ends as that of the first rank does.
+bool is_trace(const std::string& path);
+
 }  // namespace zs

@@ -45,17 +45,18 @@ std::optional<std::int64_t> free_bytes(const std::string& folder) {
   throw Error(ExitCode::io,
               fmt::format("the disk has no room for {}: {} needed{}{}", what, format_bytes(bytes), there,
                           is_disk ? "" : fmt::format(" ({})", system_reason(error))),
-              folder, "free some space, or set run.dir to a place that has it");
+              folder,
+              is_no_space(error) ? "free some space, or set run.dir to a place that has it" : advice_for(error));
 }
 
-/// A file that has no name; -1 with errno where this file system has none.
-int open_unnamed(const std::string& folder) {
-  const int descriptor = ::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
-  if (descriptor >= 0) return descriptor;
+/// A file that has no name.
+File open_unnamed(const std::string& folder) {
+  File file = File::open(folder, O_TMPFILE | O_WRONLY);
+  if (file.is_open()) return file;
   std::string path = folder + "/.zshard-space-XXXXXX";
-  const int named = ::mkostemp(path.data(), O_CLOEXEC);
-  if (named >= 0 && ::unlink(path.c_str()) != 0) errno = 0;  // nothing is in it when the process ends
-  return named;
+  file = File(::mkostemp(path.data(), O_CLOEXEC));
+  if (file.is_open() && ::unlink(path.c_str()) != 0) errno = 0;  // nothing is in it when the process ends
+  return file;
 }
 
 }  // namespace
@@ -77,21 +78,12 @@ void SpaceReserve::take(const std::string& folder, std::int64_t bytes, const std
   release();
   check_space(folder, bytes, what);
   const std::string place = nearest_folder(folder);
-  descriptor_ = open_unnamed(place);
-  if (descriptor_ < 0) return;  // whoever creates the run's folder says why it cannot be written to
-  // Not posix_fallocate, which writes to every block where the file system cannot reserve.
-  while (::fallocate(descriptor_, 0, 0, static_cast<off_t>(std::max<std::int64_t>(bytes, 1))) != 0) {
-    const int error = errno;
-    if (error == EINTR) continue;
-    release();
-    if (std::find(kNoRoom.begin(), kNoRoom.end(), error) != kNoRoom.end()) refuse(place, bytes, what, error);
-    return;
-  }
-}
-
-void SpaceReserve::release() noexcept {
-  if (descriptor_ >= 0 && ::close(descriptor_) != 0) errno = 0;  // it held no data
-  descriptor_ = -1;
+  file_ = open_unnamed(place);
+  if (!file_.is_open()) return;  // whoever creates the run's folder says why it cannot be written to
+  const int error = file_.reserve(0, std::max<std::int64_t>(bytes, 1));
+  if (error == 0) return;
+  release();
+  if (std::find(kNoRoom.begin(), kNoRoom.end(), error) != kNoRoom.end()) refuse(place, bytes, what, error);
 }
 
 bool is_for_lack_of_space(const Error& error) {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/base/check.h"
+#include "runtime/base/file.h"
 
 namespace zs {
 
@@ -12,19 +12,14 @@ namespace zs {
 /// when the process ends, however it ends. Owns a descriptor; one thread uses it.
 class SpaceReserve {
  public:
-  SpaceReserve() = default;
-  ~SpaceReserve() { release(); }
-  SpaceReserve(const SpaceReserve&) = delete;
-  SpaceReserve& operator=(const SpaceReserve&) = delete;
-
   /// On the disk of `folder`, or of the nearest folder above it that exists. Error(io) where there is less room, or a
   /// quota or a limit on the size of files forbids it: "the disk has no room for WHAT: so much needed, so much free". A
   /// file system that cannot reserve is only asked how much is free.
   void take(const std::string& folder, std::int64_t bytes, const std::string& what);
-  void release() noexcept;
+  void release() noexcept { file_ = {}; }
 
  private:
-  int descriptor_ = -1;
+  File file_;
 };
 
 /// Error(io), as SpaceReserve has it, where less than `bytes` are free on the disk of `folder`; nothing is reserved.

@@ -15,7 +15,6 @@ constexpr Words kWords[] = {
     {"use another checkpoint", "use another checkpoint; --resume latest-valid finds the newest good one"},
     {"load it into the model that it was saved from", "use the configuration it was saved with"},
     {"go on from an earlier checkpoint with a lower learning rate", "lower train.lr"},
-    {"free some space and go on from the last checkpoint", "free some space"},
     {"save where all hosts see the same files", "put run.dir where all hosts see the same files"},
 };
 

@@ -1,8 +1,6 @@
 #include "model/train/run_dir/event_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <array>
 #include <bit>
@@ -10,9 +8,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "model/train/run_dir/open_file.h"
-#include "runtime/base/check.h"
-#include "runtime/base/file_modes.h"
+#include "runtime/base/file.h"
 
 namespace zs {
 namespace {
@@ -80,7 +76,7 @@ std::string record_of(std::string_view event) {
 /// Reads records one after the other, as far as they are whole.
 class RecordReader {
  public:
-  explicit RecordReader(int descriptor) : descriptor_(descriptor) {}
+  explicit RecordReader(const File& file) : file_(file) {}
 
   /// The next record's event; false where no whole one follows.
   bool next(std::string& event) {
@@ -110,23 +106,17 @@ class RecordReader {
   }
   void fill(std::int64_t from) {
     buffer_.resize(kBufferBytes);
-    const ssize_t count = ::pread(descriptor_, buffer_.data(), buffer_.size(), from);
-    buffer_.resize(count < 0 ? 0 : static_cast<std::size_t>(count));
+    buffer_.resize(file_.read_at(from, buffer_.data(), buffer_.size()).bytes);
     begin_ = from;
   }
 
   static constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
-  int descriptor_;
+  const File& file_;
   std::string buffer_;
   std::int64_t begin_ = 0, at_ = 0;
 };
 
 bool is_version(std::string_view event) { return event.ends_with(text_field(event_field::file_version, kVersion)); }
-
-std::int64_t size_of_file(int descriptor) {
-  struct stat status {};
-  return ::fstat(descriptor, &status) == 0 ? status.st_size : 0;
-}
 
 }  // namespace
 
@@ -138,50 +128,33 @@ std::uint32_t masked_crc32c(std::string_view data) {
 }
 
 EventFile::EventFile(std::string path, std::int64_t done)
-    : path_(std::move(path)), descriptor_(open_there(path_, O_RDWR | O_APPEND | O_CREAT)) {
-  if (descriptor_ < 0)
-    throw Error(ExitCode::cannot_create, fmt::format("cannot write events: {}", system_reason(errno)), path_,
+    : path_(std::move(path)), file_(File::open(path_, O_RDWR | O_APPEND | O_CREAT | O_NOFOLLOW)) {
+  if (!file_.is_open())
+    throw Error(ExitCode::cannot_create, fmt::format("cannot write events: {}", system_reason(file_.error())), path_,
                 "check the folder's permissions, or set run.tensorboard=false");
-  try {
-    if (!begins_as_events(path_))
-      throw Error(ExitCode::cannot_create, "this is in the way, and it is no file of events", path_,
-                  "move it elsewhere, or set run.tensorboard=false");
-    static_cast<void>(::fchmod(descriptor_, kFileMode));
-    go_on();
-    constexpr std::int64_t kStart = 1;  // SessionLog.status
-    if (size_of_file(descriptor_) == 0)
-      write_record(event_of(0, event_field::file_version, kVersion));
-    else
-      write_record(event_of(done + 1, event_field::session_log, number_field(1, kStart)));
-  } catch (...) {
-    ::close(descriptor_);
-    throw;
-  }
+  if (!begins_as_events(path_))
+    throw Error(ExitCode::cannot_create, "this is in the way, and it is no file of events", path_,
+                "move it elsewhere, or set run.tensorboard=false");
+  go_on();
+  constexpr std::int64_t kStart = 1;  // SessionLog.status
+  if (file_.bytes() == 0)
+    write_record(event_of(0, event_field::file_version, kVersion));
+  else
+    write_record(event_of(done + 1, event_field::session_log, number_field(1, kStart)));
 }
-
-EventFile::~EventFile() { ::close(descriptor_); }
 
 /// What would follow a torn record could not be read.
 void EventFile::go_on() {
-  RecordReader records(descriptor_);
+  RecordReader records(file_);
   for (std::string event; records.next(event);) continue;
-  if (records.end() < size_of_file(descriptor_) && ::ftruncate(descriptor_, records.end()) != 0) fail("cutting", errno);
+  if (records.end() < file_.bytes()) check("cutting", file_.truncate(records.end()));
 }
 
-void EventFile::fail(const char* operation, int error) const {
-  throw Error(ExitCode::io, fmt::format("{} events failed: {}", operation, system_reason(error)), path_,
-              "free some space");
+void EventFile::check(const char* operation, int error) const {
+  if (error != 0) throw file_error(ExitCode::io, fmt::format("{} events", operation), error, path_);
 }
 
-void EventFile::write_record(std::string_view event) {
-  const std::string record = record_of(event);
-  for (std::size_t done = 0; done < record.size();) {
-    const ssize_t count = ::write(descriptor_, record.data() + done, record.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) fail("writing", errno);
-    done += static_cast<std::size_t>(count);
-  }
-}
+void EventFile::write_record(std::string_view event) { check("writing", file_.write(record_of(event))); }
 
 void EventFile::add(const StepMetrics& m) {
   std::string values = scalar("loss/train", m.loss) + scalar("train/learning_rate", m.lr) +
@@ -197,19 +170,17 @@ void EventFile::add_validation(std::int64_t step, float val_loss) {
 }
 
 bool begins_as_events(const std::string& path) {
-  const int descriptor = open_there(path, O_RDONLY);
-  if (descriptor < 0) return false;
-  std::string event;
+  const File file = File::open(path, O_RDONLY | O_NOFOLLOW);
+  if (!file.is_open() || !file.is_regular()) return false;
   // A first record that is torn holds nothing.
   const std::string length =
       bytes_of(static_cast<std::uint64_t>(event_of(0, event_field::file_version, kVersion).size()));
   std::array<char, kLengthBytes> begin{};
-  const ssize_t count = is_regular(descriptor) ? ::pread(descriptor, begin.data(), begin.size(), 0) : -1;
-  const bool is_torn = count >= 0 && size_of_file(descriptor) < 64 &&
-                       length.starts_with(std::string_view(begin.data(), static_cast<std::size_t>(count)));
-  const bool is_events = count >= 0 && RecordReader(descriptor).next(event) && is_version(event);
-  ::close(descriptor);
-  return is_torn || is_events;
+  const File::Count count = file.read_at(0, begin.data(), begin.size());
+  if (count.error != 0) return false;
+  const bool is_torn = file.bytes() < 64 && length.starts_with(std::string_view(begin.data(), count.bytes));
+  std::string event;
+  return is_torn || (RecordReader(file).next(event) && is_version(event));
 }
 
 }  // namespace zs

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "model/train/run_dir/metrics.h"
+#include "runtime/base/file.h"
 
 namespace zs {
 
@@ -20,9 +21,6 @@ class EventFile {
  public:
   /// Goes on after step `done` in a file that is there; a record at its end that is torn is cut off.
   EventFile(std::string path, std::int64_t done);
-  ~EventFile();
-  EventFile(const EventFile&) = delete;
-  EventFile& operator=(const EventFile&) = delete;
 
   void add(const StepMetrics& metrics);
   void add_validation(std::int64_t step, float val_loss);
@@ -30,10 +28,10 @@ class EventFile {
  private:
   void go_on();
   void write_record(std::string_view event);
-  [[noreturn]] void fail(const char* operation, int error) const;
+  void check(const char* operation, int error) const;
 
   std::string path_;
-  int descriptor_;
+  File file_;
 };
 
 /// Whether it is a regular file that begins as a file of events does, or is empty.

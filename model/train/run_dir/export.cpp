@@ -209,16 +209,31 @@ FileDType dtype_named(const std::string& name) {
 
 bool is_gguf(const std::string& path) { return path.ends_with(".gguf"); }
 
+/// Rule of what may be replaced: what the run has exported there before.
+OutputRule rule_of(const RunMark* run) {
+  if (run == nullptr) return {};
+  return {.is_own = [run](const std::string& path) { return run->is_own_export(path); }};
+}
+
 /// Before anything is written.
-void check_target(const std::string& to, const std::string& dtype) {
+void check_target(const std::string& to, const std::string& dtype, const RunMark* run) {
   if (dtype == "q8_0" && !is_gguf(to))
     throw Error(ExitCode::config, "q8_0 is for GGUF files alone", to,
                 "name a file that ends with .gguf, or another dtype");
+  if (is_gguf(to)) return check_output(to, rule_of(run));
   std::error_code failed;
   const fs::file_status status = fs::symlink_status(to, failed);
-  if (fs::exists(status) && (is_gguf(to) || !fs::is_directory(status) || !fs::is_empty(to, failed)))
+  const bool is_free = !fs::exists(status) || (fs::is_directory(status) && fs::is_empty(to, failed));
+  if (!is_free && (run == nullptr || !run->is_own_export(to)))
     throw Error(ExitCode::cannot_create, "there is something where the model would be written", to,
                 "choose a new name");
+}
+
+/// Listed before it has its name: whatever is killed later, the run knows its own.
+std::function<void()> listing(const ExportJob& job, const std::string& written) {
+  return [&job, &written] {
+    if (job.run != nullptr) job.run->exports(job.to, fingerprint_of(written));
+  };
 }
 
 void write_gguf(ParameterSource& weights, const ModelConfig& model, const ExportJob& job) {
@@ -227,28 +242,33 @@ void write_gguf(ParameterSource& weights, const ModelConfig& model, const Export
                           : job.dtype == "f16"  ? GgufDType::f16
                           : job.dtype == "bf16" ? GgufDType::bf16
                                                 : GgufDType::f32;
-  export_gguf(weights, family.tensor_map(model), family.gguf, model, job.to, dtype);
+  OutputFile file(job.to, rule_of(job.run));
+  export_gguf(weights, family.tensor_map(model), family.gguf, model, file, dtype);
+  file.commit(listing(job, file.temporary()));
 }
 
+OutputFolder open_folder(const ExportJob& job) { return OutputFolder(job.to, rule_of(job.run).is_own); }
+
 void write_folder(ParameterSource& weights, const ModelConfig& model, const ExportJob& job) {
-  OutputFolder folder(job.to);
+  OutputFolder folder = open_folder(job);
   const TensorMap map = family_named(model.family).tensor_map(model);
   export_safetensors(weights, map, folder.writing(), {dtype_named(job.dtype), job.shard_mib << 20});
   if (!model.path.empty()) copy_companions(model.path, folder.writing());
   write_file_atomically((fs::path(folder.writing()) / HfConfig::kFile).string(), config_json(model, job.dtype));
-  folder.commit();
+  folder.commit(listing(job, folder.writing()));
 }
 
-void write_adapter(const ExportSource& source, const std::string& to) {
+void write_adapter(const ExportSource& source, const ExportJob& job) {
   if (!source.lora.is_on())
-    throw Error(ExitCode::config, "the model has no adapter", to, "name a run with lora.rank, or leave --adapter out");
-  OutputFolder folder(to);
+    throw Error(ExitCode::config, "the model has no adapter", job.to,
+                "name a run with lora.rank, or leave --adapter out");
+  OutputFolder folder = open_folder(job);
   export_adapter(*adapters_of(source.adapter), source.model, source.lora, folder.writing());
-  folder.commit();
+  folder.commit(listing(job, folder.writing()));
 }
 
 void write_model(const ExportSource& source, const ExportJob& job) {
-  if (job.is_adapter) return write_adapter(source, job.to);
+  if (job.is_adapter) return write_adapter(source, job);
   const std::shared_ptr<ParameterSource> weights =
       source.lora.is_on()
           ? std::shared_ptr<ParameterSource>(merged(source.weights, source.adapter, source.model, source.lora))
@@ -267,24 +287,35 @@ void export_model(const ExportJob& job) {
   if (job.is_adapter && (is_gguf(job.to) || job.dtype != "f32"))
     throw Error(ExitCode::usage, "an adapter is written as a folder, in f32", job.to,
                 "leave out --adapter, or --dtype and the ending .gguf");
-  check_target(job.to, job.dtype);
+  check_target(job.to, job.dtype, nullptr);
   write_model(find_source(job.from, job.is_average), job);
 }
 
-void export_run(const Config& config, const std::string& weights) {
+void export_run(const Config& config, const std::string& weights, RunMark& run) {
   write_model(of_weights(config, weights), {.to = config.run.export_to,
                                             .from = "",
                                             .dtype = config.run.export_dtype,
-                                            .shard_mib = config.run.export_shard_mib});
+                                            .shard_mib = config.run.export_shard_mib,
+                                            .run = &run});
 }
 
-void export_run_adapter(const Config& config, const std::string& weights) {
-  write_adapter(of_weights(config, weights), config.lora.export_to);
+void export_run_adapter(const Config& config, const std::string& weights, RunMark& run) {
+  write_adapter(of_weights(config, weights), {.to = config.lora.export_to, .from = "", .run = &run});
 }
 
-void check_export(const Config& config) {
-  if (!config.run.export_to.empty()) check_target(config.run.export_to, config.run.export_dtype);
-  if (!config.lora.export_to.empty()) check_target(config.lora.export_to, "f32");
+void check_export(const Config& config, const RunMark* run, const std::string& run_dir) {
+  const std::string &model = config.run.export_to, &adapter = config.lora.export_to;
+  const auto check_apart = [](const std::string& one, const std::string& other, const char* what) {
+    std::error_code failed;
+    const auto whole = [&](const std::string& path) { return fs::weakly_canonical(path + "/.", failed); };
+    if (!one.empty() && !other.empty() && whole(one) == whole(other))
+      throw Error(ExitCode::config, fmt::format("an export has the place of {}", what), one, "choose another name");
+  };
+  check_apart(model, adapter, "the other one");
+  for (const std::string& to : {model, adapter}) check_apart(to, run_dir, "the run itself");
+  if (!model.empty()) check_target(model, config.run.export_dtype, run);
+  if (!model.empty() && !is_gguf(model) && !config.model.path.empty()) check_companions(config.model.path);
+  if (!adapter.empty()) check_target(adapter, "f32", run);
 }
 
 }  // namespace zs

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "model/train/config/config.h"
+#include "model/train/run_dir/run_mark.h"
 
 namespace zs {
 
@@ -15,6 +16,7 @@ struct ExportJob {
   std::string dtype = "f32";      ///< f32, f16 or bf16; of a GGUF file q8_0, too
   std::int64_t shard_mib = 5120;  ///< a file of weights has about so much at most
   bool is_adapter = false;        ///< what is written is the adapter alone, as peft loads it
+  RunMark* run = nullptr;         ///< whose export it is: one that it has made before may go
 };
 
 /// Writes the file, or the folder: config.json, weights, and what the model came with (tokenizer,
@@ -22,12 +24,14 @@ struct ExportJob {
 /// tensor. Throws Error.
 void export_model(const ExportJob& job);
 
-/// The same of a run that has ended: its weights are in `weights`, as save_weights writes them.
-void export_run(const Config& config, const std::string& weights);
+/// The same of a run that has ended: its weights are in `weights`, as save_weights writes them. `run` lists it, and may
+/// go on where it is: an export of its own is replaced.
+void export_run(const Config& config, const std::string& weights, RunMark& run);
 /// Its adapter alone.
-void export_run_adapter(const Config& config, const std::string& weights);
+void export_run_adapter(const Config& config, const std::string& weights, RunMark& run);
 
-/// Error(cannot_create) or Error(config) where the run could not write what it is to export.
-void check_export(const Config& config);
+/// Error(cannot_create), Error(config) or Error(model) where the run could not write what it is to export. `run`: that
+/// goes on, if one does. `run_dir`: where it will be; empty: in a folder of its own.
+void check_export(const Config& config, const RunMark* run, const std::string& run_dir);
 
 }  // namespace zs

@@ -1,9 +1,6 @@
 #include "model/train/run_dir/metrics.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -14,9 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "model/train/run_dir/open_file.h"
-#include "runtime/base/check.h"
-#include "runtime/base/file_modes.h"
 #include "runtime/base/units.h"
 
 namespace zs {
@@ -84,52 +78,33 @@ std::string to_json(const StepMetrics& m) {
   return line + "}";
 }
 
-MetricsLog::MetricsLog(std::string path) : path_(std::move(path)), descriptor_(open_there(path_, O_RDWR | O_APPEND)) {
-  if (descriptor_ < 0 && errno == ENOENT) {
-    descriptor_ = open_there(path_, O_RDWR | O_APPEND | O_CREAT | O_EXCL);
-    if (descriptor_ >= 0) static_cast<void>(::fchmod(descriptor_, kFileMode));
-  }
-  if (descriptor_ < 0 && errno == ELOOP) throw not_own(path_);
-  if (descriptor_ < 0)
-    throw Error(ExitCode::cannot_create, fmt::format("cannot write metrics: {}", system_reason(errno)), path_,
+MetricsLog::MetricsLog(std::string path)
+    : path_(std::move(path)), file_(File::open(path_, O_RDWR | O_APPEND | O_NOFOLLOW)) {
+  if (file_.error() == ENOENT) file_ = File::open(path_, O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW);
+  if (file_.error() == ELOOP || (file_.is_open() && !file_.is_regular())) throw not_own(path_);
+  if (!file_.is_open())
+    throw Error(ExitCode::cannot_create, fmt::format("cannot write metrics: {}", system_reason(file_.error())), path_,
                 "check the folder's permissions");
-  if (!is_regular(descriptor_)) {
-    ::close(descriptor_);
-    throw not_own(path_);
-  }
-  // A file system without locks has none to lose.
-  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    ::close(descriptor_);
+  if (file_.lock() == File::Lock::others)
     throw Error(ExitCode::cannot_create, "another run is writing here", path_, "wait for it, or set another run.dir");
-  }
 }
-
-MetricsLog::~MetricsLog() { ::close(descriptor_); }
 
 void MetricsLog::append(const StepMetrics& metrics) { write(to_json(metrics) + "\n"); }
 
-void MetricsLog::write(const std::string& line) {
-  for (std::size_t done = 0; done < line.size();) {
-    const ssize_t count = ::write(descriptor_, line.data() + done, line.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) fail("writing", errno);
-    done += static_cast<std::size_t>(count);
-  }
-}
+void MetricsLog::write(const std::string& line) { check("writing", file_.write(line)); }
 
-void MetricsLog::fail(const char* operation, int error) const {
-  throw Error(ExitCode::io, fmt::format("{} metrics failed: {}", operation, system_reason(error)), path_,
-              "free some space");
+void MetricsLog::check(const char* operation, int error) const {
+  if (error != 0) throw file_error(ExitCode::io, fmt::format("{} metrics", operation), error, path_);
 }
 
 /// With its end; empty where the file ends otherwise.
 std::string MetricsLog::last_line() const {
-  const std::int64_t size = bytes(),
+  const std::int64_t size = file_.bytes(),
                      from = std::max<std::int64_t>(0, size - static_cast<std::int64_t>(kLongestLine) - 2);
   std::string tail(static_cast<std::size_t>(size - from), '\0');
-  const ssize_t count = ::pread(descriptor_, tail.data(), tail.size(), from);
-  if (count < 0) fail("reading", errno);
-  if (tail.size() < 2 || count != std::ssize(tail) || tail.back() != '\n') return {};
+  const File::Count count = file_.read_at(from, tail.data(), tail.size());
+  check("reading", count.error);
+  if (tail.size() < 2 || count.bytes != tail.size() || tail.back() != '\n') return {};
   const auto begin = tail.rfind('\n', tail.size() - 2);
   return begin == tail.npos ? (from == 0 ? tail : std::string()) : tail.substr(begin + 1);
 }
@@ -143,20 +118,14 @@ bool MetricsLog::lacks_validation(std::int64_t step) const {
 void MetricsLog::add_validation(std::int64_t step, float val_loss) {
   ZS_CHECK(lacks_validation(step), "metrics of step {} have a validation", step);
   const std::string line = last_line();
-  if (::ftruncate(descriptor_, bytes() - std::ssize(line)) != 0) fail("changing", errno);
+  check("changing", file_.truncate(file_.bytes() - std::ssize(line)));
   write(fmt::format("{}, \"val_loss\": {}}}\n", line.substr(0, line.size() - 2), json_number(val_loss)));
-}
-
-std::int64_t MetricsLog::bytes() const {
-  struct stat status {};
-  if (::fstat(descriptor_, &status) != 0) fail("reading", errno);
-  return status.st_size;
 }
 
 /// Where power was lost there may be zeros in place of the last lines.
 bool MetricsLog::is_lost(std::int64_t from) const {
   constexpr std::int64_t kMost = std::int64_t{64} << 20;
-  return bytes() - from <= kMost;
+  return file_.bytes() - from <= kMost;
 }
 
 MetricsLog::Found MetricsLog::find(std::int64_t step, const UseLine& each) const {
@@ -164,9 +133,9 @@ MetricsLog::Found MetricsLog::find(std::int64_t step, const UseLine& each) const
   bool is_cut = false;
   std::string text(kReadBytes, '\0');
   for (std::int64_t at = 0;;) {
-    const ssize_t count = ::pread(descriptor_, text.data(), text.size(), at);
-    if (count < 0) fail("reading", errno);
-    std::string_view rest(text.data(), static_cast<std::size_t>(count));
+    const File::Count count = file_.read_at(at, text.data(), text.size());
+    check("reading", count.error);
+    std::string_view rest(text.data(), count.bytes);
     std::size_t end = 0;
     while (!rest.starts_with('\0') && (end = rest.find('\n')) != rest.npos) {
       const std::string_view line = rest.substr(0, end);
@@ -180,7 +149,7 @@ MetricsLog::Found MetricsLog::find(std::int64_t step, const UseLine& each) const
     }
     if (rest.starts_with('\0') && is_lost(at)) return found;
     if (!may_be_line(rest)) throw not_own(path_);
-    if (static_cast<std::size_t>(count) < text.size()) return found;
+    if (count.bytes < text.size()) return found;
   }
 }
 
@@ -188,7 +157,7 @@ void MetricsLog::check_own() const { static_cast<void>(find(std::numeric_limits<
 
 std::int64_t MetricsLog::cut_after(std::int64_t step) {
   const Found found = find(step);
-  if (::ftruncate(descriptor_, found.end) != 0) fail("cutting", errno);
+  check("cutting", file_.truncate(found.end));
   return std::max<std::int64_t>(found.step, 0);
 }
 
@@ -205,26 +174,17 @@ std::vector<MetricsLog::Validation> MetricsLog::validations(std::int64_t last) c
   return all;
 }
 
-void MetricsLog::sync() {
-  if (::fsync(descriptor_) != 0 && errno != EINVAL) fail("syncing", errno);
-}
+void MetricsLog::sync() { check("syncing", file_.sync()); }
 
 bool begins_as_metrics(const std::string& path) {
-  const int descriptor = open_there(path, O_RDONLY);
-  if (descriptor < 0) return false;
+  const File file = File::open(path, O_RDONLY | O_NOFOLLOW);
+  if (!file.is_open() || !file.is_regular()) return false;
   std::array<char, kBegin.size()> text{};
-  const ssize_t count = is_regular(descriptor) ? ::pread(descriptor, text.data(), text.size(), 0) : -1;
-  ::close(descriptor);
-  return count >= 0 && may_be_line({text.data(), static_cast<std::size_t>(count)});
+  const File::Count count = file.read_at(0, text.data(), text.size());
+  return count.error == 0 && may_be_line({text.data(), count.bytes});
 }
 
-bool is_in_use(const std::string& metrics_path) {
-  const int descriptor = open_there(metrics_path, O_RDONLY);
-  if (descriptor < 0) return false;
-  const bool is_locked = ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  ::close(descriptor);
-  return is_locked;
-}
+bool is_in_use(const std::string& metrics_path) { return File::open(metrics_path, O_RDONLY | O_NOFOLLOW).is_locked(); }
 
 std::string progress_line(const Progress& progress) {
   const StepMetrics& m = progress.metrics;

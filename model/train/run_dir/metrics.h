@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/file.h"
 #include "runtime/shard/optimizers/lost_updates.h"
 
 namespace zs {
@@ -42,9 +43,6 @@ std::string to_json(const StepMetrics& metrics);
 class MetricsLog {
  public:
   explicit MetricsLog(std::string path);
-  ~MetricsLog();
-  MetricsLog(const MetricsLog&) = delete;
-  MetricsLog& operator=(const MetricsLog&) = delete;
 
   void append(const StepMetrics& metrics);
   /// Throws Error(cannot_create) when the file holds a line that no log has written: it is somebody else's, and nothing
@@ -70,17 +68,16 @@ class MetricsLog {
   struct Found {
     std::int64_t step, end;  // the last step up to the one asked for, and where its line ends
   };
-  [[noreturn]] void fail(const char* operation, int error) const;
+  void check(const char* operation, int error) const;
   void write(const std::string& text);
   std::string last_line() const;
-  std::int64_t bytes() const;
   /// `each`, if any, is called for each line up to there.
   using UseLine = std::function<void(std::int64_t step, std::string_view line)>;
   Found find(std::int64_t step, const UseLine& each = {}) const;
   bool is_lost(std::int64_t from) const;
 
   std::string path_;
-  int descriptor_;
+  File file_;
 };
 
 /// Whether it is a regular file that begins as a log of metrics does, or is empty.

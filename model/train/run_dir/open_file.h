@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "runtime/base/file_modes.h"
+#include "runtime/base/file.h"
 
 namespace zs {
 

@@ -22,7 +22,8 @@ constexpr const char* kTrainTokens = "data.train_tokens";
 constexpr const char* kTrainDigest = "data.train_digest";
 constexpr const char* kValidationDigest = "data.validation_digest";
 constexpr const char* kTrainFiles = "data.train_files";
-constexpr const char* kKeep = "checkpoint.keep";  // what it removes is gone
+// Keys that decide what is removed.
+constexpr const char *kKeep = "checkpoint.keep", *kKeepBest = "checkpoint.keep_best";
 
 // What the state was made with and makes no sense without; the order of data, and what its elements mean.
 constexpr std::array<std::string_view, 15> kRefused = {
@@ -262,25 +263,26 @@ std::optional<ResumePoint> find_checkpoint(const ResumeRequest& request) {
 }
 
 void clear_way(const ResumePoint& point, const RunMark& mark, std::int64_t keep, std::optional<std::int64_t> best) {
-  const std::string root = root_of(point.run_dir);
+  const Folder root = mark.checkpoints();
   const FolderIo io(nullptr);
-  const StepFilter is_own = [&](std::int64_t step) { return mark.has(checkpoint_name(step)); };
-  std::error_code failed;
   for (const std::int64_t step : point.damaged) {
-    const std::string folder = step_folder(root, step);
-    std::string aside = folder + kDamagedSuffix;
-    for (int number = 2; fs::exists(fs::symlink_status(aside, failed)); ++number)
-      aside = fmt::format("{}{}-{}", folder, kDamagedSuffix, number);
-    io.rename(folder, aside);
+    const std::string name = step_name(step);
+    std::string aside = name + kDamagedSuffix;
+    for (int number = 2; root.type_of(aside) != 0; ++number)
+      aside = fmt::format("{}{}-{}", name, kDamagedSuffix, number);
+    io.rename(root, name, aside);
   }
-  remove_later_checkpoints(root, point.step, nullptr, is_own);
-  prune_checkpoints(root, keep, nullptr, is_own, best);  // a run that was killed at its end saves no more
+  remove_later_checkpoints(root, point.step, nullptr, mark.owner());
+  prune_checkpoints(root, keep, nullptr, mark.owner(), best);  // a run that was killed at its end saves no more
 }
 
 void keep_as_saved(Config& config, const std::map<std::string, std::string>& saved) {
-  const auto before = saved.find(std::string(kConfigPrefix) + kKeep);
-  if (before == saved.end() || config.given.contains(kKeep)) return;
-  if (const auto keep = parse_integer<std::int64_t>(before->second); keep && *keep >= 0) config.checkpoint.keep = *keep;
+  const auto value = [&](const char* key) {
+    const auto before = saved.find(std::string(kConfigPrefix) + key);
+    return before == saved.end() || config.given.contains(key) ? std::string() : before->second;
+  };
+  if (const auto keep = parse_integer<std::int64_t>(value(kKeep)); keep && *keep >= 0) config.checkpoint.keep = *keep;
+  if (const std::string best = value(kKeepBest); !best.empty()) config.checkpoint.keep_best = best == "true";
 }
 
 std::map<std::string, std::string> run_attributes(const Config& config, const DataFacts& data) {
@@ -296,7 +298,7 @@ std::map<std::string, std::string> run_attributes(const Config& config, const Da
 }
 
 OnResume on_resume(std::string_view key) {
-  if (key == kKeep) return OnResume::named;
+  if (key == kKeep || key == kKeepBest) return OnResume::named;
   const bool is_free = is_in(key, kFree) || std::any_of(kFreeTables.begin(), kFreeTables.end(),
                                                         [&](auto table) { return key.starts_with(table); });
   if (is_free) return OnResume::free;

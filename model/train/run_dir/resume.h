@@ -52,8 +52,8 @@ std::optional<ResumePoint> find_checkpoint(const ResumeRequest& request);
 /// `best`. Only what the `mark` lists is ever removed.
 void clear_way(const ResumePoint& point, const RunMark& mark, std::int64_t keep, std::optional<std::int64_t> best = {});
 
-/// A run that goes on keeps as many checkpoints as it did: `checkpoint.keep` of the one that it goes on from, unless
-/// the key was given.
+/// A run that goes on keeps the checkpoints that it did: `checkpoint.keep` and `checkpoint.keep_best` are those of the
+/// one that it goes on from, unless the keys were given.
 void keep_as_saved(Config& config, const std::map<std::string, std::string>& saved);
 
 /// What a checkpoint says about its run: every key of the configuration, and what tells its data from others. With the

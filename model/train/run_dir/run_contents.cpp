@@ -1,7 +1,10 @@
 #include "model/train/run_dir/run_contents.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -22,9 +25,9 @@ constexpr std::array kFiles = {kConfigFile, kMetricsFile, kWeightsFile, kReportF
 
 /// A folder that cannot be listed is no place to write to.
 template <class List>
-auto listed(const List& list, const fs::path& folder) {
+auto listed(const List& list) {
   try {
-    return list(folder.string());
+    return list();
   } catch (const Error& error) {
     throw Error(ExitCode::cannot_create, error.what_happened(), error.where(), error.what_to_do());
   }
@@ -39,9 +42,9 @@ std::optional<std::int64_t> step_of_any(std::string_view name) {
 }
 
 /// The folders of a run's checkpoints, half and damaged ones too, as far as the run has written them.
-std::vector<std::string> own_checkpoints(const fs::path& dir, const RunMark& mark) {
+std::vector<std::string> own_checkpoints(const Folder& root, const RunMark& mark) {
   std::vector<std::string> own;
-  for (const std::string& name : list_names(dir / kCheckpoints)) {
+  for (const std::string& name : listed([&] { return names_in(root); })) {
     const auto step = step_of_any(name);
     if (step && mark.has(checkpoint_name(*step))) own.push_back(name);
   }
@@ -65,9 +68,21 @@ bool is_there(const fs::path& path) {
   return fs::exists(fs::symlink_status(path, error));
 }
 
-std::vector<std::string> list_names(const fs::path& folder) { return listed(names_in, folder); }
+std::vector<std::string> list_names(const fs::path& folder) {
+  return listed([&] { return names_in(folder.string()); });
+}
 
-bool has_checkpoint(const fs::path& dir) { return !listed(list_checkpoints, dir / kCheckpoints).empty(); }
+bool has_checkpoint(const fs::path& dir) {
+  return !listed([&] { return list_checkpoints((dir / kCheckpoints).string()); }).empty();
+}
+
+void check_checkpoints(const fs::path& dir) {
+  const fs::path root = dir / kCheckpoints;
+  std::error_code failed;
+  if (!is_there(root) || fs::is_directory(fs::symlink_status(root, failed))) return;
+  throw Error(ExitCode::cannot_create, "a run's checkpoints are in a folder, and this is none: no link is followed",
+              root.string(), "put the folder itself there, or set another run.dir");
+}
 
 void check_free(const fs::path& dir) {
   if (is_there(dir / RunMark::kFile)) throw in_the_way(dir / RunMark::kFile);
@@ -89,47 +104,43 @@ void check_own(const fs::path& dir, const RunMark& mark) {
     throw in_the_way(dir / kMetricsFile);
   if (is_there(dir / kEventsFile) && !begins_as_events((dir / kEventsFile).string()))
     throw in_the_way(dir / kEventsFile);
-  const std::string root = (dir / kCheckpoints).string();
-  const auto is_own = [&](std::int64_t step) { return mark.has(checkpoint_name(step)); };
-  for (const std::int64_t step : listed(list_checkpoints, dir / kCheckpoints))
-    if (const auto problem = why_kept(root, step, is_own))
+  check_checkpoints(dir);
+  const Folder root = mark.checkpoints();
+  for (const std::int64_t step : listed([&] { return list_checkpoints(root); }))
+    if (const auto problem = why_kept(root, step, mark.owner()))
       throw Error(ExitCode::cannot_create, problem->what_happened(), problem->where(), problem->what_to_do());
-  for (const std::string& name : own_checkpoints(dir, mark))
-    if (const std::string foreign = foreign_path(root + "/" + name); !foreign.empty()) throw in_the_way(foreign);
-}
-
-void remove_leftovers(const fs::path& dir) {
-  for (const std::string& name : list_names(dir)) {
-    const auto of = leftover_of(name);
-    std::error_code failed;
-    if (of && (*of == kConfigFile || *of == kWeightsFile || *of == kReportFile) &&
-        fs::is_regular_file(fs::symlink_status(dir / name, failed)))
-      fs::remove(dir / name, failed);  // where it stays it is in nobody's way
+  for (const std::string& name : own_checkpoints(root, mark)) {
+    if (const std::string foreign = foreign_path(root, name); !foreign.empty()) throw in_the_way(foreign);
+    if (is_of_another_run(root, name, mark.owner())) throw in_the_way(root.path_of(name));
   }
 }
 
-void remove_old_run(const fs::path& dir, const RunMark& mark) {
-  std::vector<std::string> folders = own_checkpoints(dir, mark);
+void remove_leftovers(const Folder& dir) {
+  for (const std::string& name : listed([&] { return names_in(dir); })) {
+    const auto of = leftover_of(name);
+    if (of && (*of == kConfigFile || *of == kWeightsFile || *of == kReportFile) && dir.type_of(name) == S_IFREG)
+      static_cast<void>(dir.remove_file(name));  // where it stays it is in nobody's way
+  }
+}
+
+void remove_old_run(const RunMark& mark) {
+  const Folder root = mark.checkpoints();
+  std::vector<std::string> folders = own_checkpoints(root, mark);
   std::sort(folders.begin(), folders.end());
   const FolderIo io(nullptr);
   for (const std::string& name : folders) {
-    const std::string folder = (dir / kCheckpoints / name).string();
-    // Renamed first: what a removal that is killed leaves is no checkpoint.
-    const bool is_whole = step_of(name).has_value();
-    const std::string removing = is_whole ? folder + kRemovingSuffix : folder;
-    if (is_whole) {
-      io.remove_folder(removing);
-      io.rename(folder, removing);
+    if (const auto step = step_of(name)) {
+      remove_checkpoint(root, *step, io);
+    } else {
+      io.remove_folder(root, name);
     }
-    io.remove_folder(removing);
   }
-  std::error_code error;
-  if (fs::is_directory(fs::symlink_status(dir / kCheckpoints, error)) && list_names(dir / kCheckpoints).empty())
-    fs::remove(dir / kCheckpoints, error);
-  remove_leftovers(dir);
+  if (root.is_open() && listed([&] { return names_in(root); }).empty())
+    static_cast<void>(mark.folder().remove_folder(kCheckpoints));
+  remove_leftovers(mark.folder());
   for (const char* file : kFiles) {
-    fs::remove(dir / file, error);
-    if (error) throw cannot_create(error.message(), (dir / file).string());
+    const int error = mark.folder().remove_file(file);
+    if (error != 0 && error != ENOENT) throw cannot_create(system_reason(error), mark.folder().path_of(file));
   }
 }
 

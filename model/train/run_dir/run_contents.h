@@ -24,6 +24,8 @@ bool is_there(const std::filesystem::path& path);
 /// The names in a folder. Error(cannot_create) where it cannot be listed: that is no place to write to.
 std::vector<std::string> list_names(const std::filesystem::path& folder);
 bool has_checkpoint(const std::filesystem::path& dir);
+/// Error(cannot_create) where something that is no folder, as a link, has the name of the run's checkpoints.
+void check_checkpoints(const std::filesystem::path& dir);
 
 /// In a folder that is no run's: nothing may be where a run writes. An empty folder for checkpoints is no loss.
 void check_free(const std::filesystem::path& dir);
@@ -31,8 +33,8 @@ void check_free(const std::filesystem::path& dir);
 void check_own(const std::filesystem::path& dir, const RunMark& mark);
 
 /// Removes "FILE.PID-N.tmp", as OutputFile names what it is writing: left by processes that were killed.
-void remove_leftovers(const std::filesystem::path& dir);
+void remove_leftovers(const Folder& dir);
 /// Removes all that the run has written but its mark.
-void remove_old_run(const std::filesystem::path& dir, const RunMark& mark);
+void remove_old_run(const RunMark& mark);
 
 }  // namespace zs::run_contents

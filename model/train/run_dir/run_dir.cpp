@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,7 +16,7 @@
 #include "model/train/run_dir/metrics.h"
 #include "model/train/run_dir/run_contents.h"
 #include "runtime/base/check.h"
-#include "runtime/base/file_modes.h"
+#include "runtime/base/file.h"
 #include "runtime/base/parse_integer.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
 
@@ -63,15 +62,10 @@ class Undo {
 
 /// True when this call made the folder, false when it was there.
 bool make_folder(const fs::path& path, Undo& undo) {
-  if (::mkdir(path.c_str(), kFolderMode) == 0) {
-    static_cast<void>(::chmod(
-        path.c_str(), kFolderMode));  // whatever the umask; where the file system has no modes it has none to set
-    undo.add(path);
-    return true;
-  }
-  const int error = errno;
-  if (error != EEXIST) throw cannot_create(system_reason(error), path.string());
-  return false;
+  const int error = zs::make_folder(path.string());
+  if (error == 0) undo.add(path);
+  if (error != 0 && error != EEXIST) throw cannot_create(system_reason(error), path.string());
+  return error == 0;
 }
 
 void make_folders(const fs::path& path, Undo& undo) {
@@ -129,38 +123,29 @@ Error holds_a_run(const fs::path& dir) {
 class Claim {
  public:
   explicit Claim(const fs::path& dir) : dir_(dir), path_(dir / RunMark::kFile) {}
-  ~Claim() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  Claim(const Claim&) = delete;
-  Claim& operator=(const Claim&) = delete;
 
   void create(Undo& undo) {
     open(O_CREAT | O_EXCL);
     undo.add(path_);
-    static_cast<void>(::fchmod(descriptor_, kFileMode));
   }
   void take_over() { open(0); }
   /// The mark of a run that has written nothing yet.
   void begin_mark() const {
-    const std::string_view line = RunMark::kFirstLine;
-    const bool is_done =
-        ::ftruncate(descriptor_, 0) == 0 && ::pwrite(descriptor_, line.data(), line.size(), 0) == std::ssize(line);
-    if (!is_done) throw cannot_create(system_reason(errno), path_.string());
+    int error = file_.truncate(0);
+    if (error == 0) error = file_.write_at(0, RunMark::fresh());
+    if (error != 0) throw cannot_create(system_reason(error), path_.string());
   }
 
  private:
   void open(int flags) {
-    descriptor_ = ::open(path_.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | flags, kFileMode);
-    const int error = errno;
-    if (descriptor_ < 0)
-      throw error == EEXIST ? holds_a_run(dir_) : cannot_create(system_reason(error), path_.string());
-    // A file system without locks has none to lose.
-    if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) throw used_by_another(dir_.string());
+    file_ = File::open(path_.string(), O_RDWR | O_NOFOLLOW | flags);
+    if (!file_.is_open())
+      throw file_.error() == EEXIST ? holds_a_run(dir_) : cannot_create(system_reason(file_.error()), path_.string());
+    if (file_.lock() == File::Lock::others) throw used_by_another(dir_.string());
   }
 
   fs::path dir_, path_;
-  int descriptor_ = -1;
+  File file_;
 };
 
 /// A run of which nothing would be lost, or that may be.
@@ -171,12 +156,11 @@ bool may_replace(const RunDirRequest& request) {
 
 void make_metrics(const fs::path& dir, Undo& undo) {
   const fs::path path = dir / kMetricsFile;
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kFileMode);
-  const int error = errno;
-  if (descriptor < 0) throw error == EEXIST ? in_the_way(path) : cannot_create(system_reason(error), dir.string());
+  File file = File::open(path.string(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+  if (!file.is_open())
+    throw file.error() == EEXIST ? in_the_way(path) : cannot_create(system_reason(file.error()), dir.string());
   undo.add(path);
-  static_cast<void>(::fchmod(descriptor, kFileMode));
-  if (::close(descriptor) != 0) throw cannot_create(system_reason(errno), dir.string());
+  if (const int error = file.close(); error != 0) throw cannot_create(system_reason(error), dir.string());
 }
 
 void write_config(const fs::path& dir, RunMark& mark, const std::string& config_toml) {
@@ -196,7 +180,7 @@ void claim(const RunDirRequest& request, const fs::path& dir, Claim& held, Undo&
     if (!mark || !may_replace(request)) throw holds_a_run(dir);
     if (is_in_use((dir / kMetricsFile).string())) throw used_by_another(dir.string());
     check_own(dir, *mark);
-    remove_old_run(dir, *mark);
+    remove_old_run(*mark);
   }
   held.begin_mark();
 }
@@ -207,7 +191,8 @@ std::string rename_aside(const fs::path& path) {
   for (int number = 1; number <= kMostTries; ++number) {
     const std::string kept = fmt::format("{}.kept-{}", path.string(), number);
     if (is_there(kept)) continue;
-    FolderIo(nullptr).rename(path.string(), kept);
+    const int error = rename_to_free(path.string(), kept);
+    if (error != 0) throw file_error(ExitCode::io, "renaming", error, path.string());
     return kept;
   }
   throw in_the_way(path);
@@ -241,6 +226,7 @@ std::string create_run_dir(const RunDirRequest& request, const std::string& conf
   RunMark mark = RunMark::find(dir.string()).value();
   mark.begin(kMetricsFile);
   make_metrics(dir, undo);
+  undo.add(dir / kConfigFile);
   write_config(dir, mark, config_toml);
   undo.keep();
   return dir.string();
@@ -270,6 +256,7 @@ std::string latest_run_dir(const std::string& name, const std::function<bool(con
 
 void check_reopen(const std::string& dir, const RunMark& mark) {
   check_writable(dir);
+  check_checkpoints(dir);
   if (is_there(fs::path(dir) / kWeightsFile) && !mark.is_own_file(kWeightsFile))
     throw in_the_way(fs::path(dir) / kWeightsFile);
 }
@@ -277,8 +264,9 @@ void check_reopen(const std::string& dir, const RunMark& mark) {
 std::string reopen_run_dir(const std::string& dir, RunMark& mark, const std::string& config_toml) {
   const fs::path config = fs::path(dir) / kConfigFile;
   const std::string kept = is_there(config) && !mark.is_own_file(kConfigFile) ? rename_aside(config) : std::string();
+  mark.give_id();
   write_config(dir, mark, config_toml);
-  remove_leftovers(dir);
+  remove_leftovers(mark.folder());
   return kept;
 }
 

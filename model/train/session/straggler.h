@@ -22,6 +22,9 @@ class StragglerWatch {
   static constexpr double kLeast_s = 0.01;  ///< of each step, at least: less is the operating system's turns
   static constexpr int kQuietSteps = 100;   ///< between two lines
 
+  /// `says_once`: where ranks share their CPUs some is always slow, and one line says all there is to say.
+  explicit StragglerWatch(bool says_once = false) : says_once_(says_once) {}
+
   /// What to tell the user after this step; mostly nothing.
   std::string after_step(const StepWaits& waits, double step_s);
 
@@ -32,6 +35,7 @@ class StragglerWatch {
   };
   std::deque<Step> steps_;
   int quiet_ = 0;
+  bool says_once_, has_said_ = false;
 };
 
 }  // namespace zs

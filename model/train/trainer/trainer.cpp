@@ -16,6 +16,7 @@
 #include "model/train/rank/escaped.h"
 #include "model/train/rank/program.h"
 #include "model/train/rank/startup.h"
+#include "model/train/run_dir/export.h"
 #include "model/train/trainer/step_numbers.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/base/units.h"
@@ -75,12 +76,16 @@ int Trainer::prepare() {
   if (is_first()) print_header();
   if (const int code = verify_data(); code != 0 || job_.dry_run) return code;
   const auto create = [&] {
-    if (is_first() && job_.explain.is_wanted()) explainer_ = std::make_unique<StepExplainer>(job_.explain);
+    if (is_first() && job_.explain.is_wanted()) {
+      std::vector<std::string> reads = dataset_->files;
+      reads.push_back(job_.config_path);
+      explainer_ = std::make_unique<StepExplainer>(job_.explain, std::move(reads));
+    }
     create_run();
   };
   if (const int code = agreed(world_, create); code != 0) return code;
   run_dir_ = shared(run_dir_);
-  has_checkpoint_ = world_.agree(is_first() && resume_ && !resume_->run_dir.empty() ? 1 : 0, "").code != 0;
+  has_checkpoint_ = goes_on_;
   watch_.run_in(run_dir_, way_on());
   if (has_checkpoint_) watch_.saved(resume_->step);
   return 0;
@@ -100,16 +105,18 @@ int Trainer::find_resume_point() {
     return agreed(world_, [&] {
       weights_ = open_weights(config_, plan_);
       if (is_first()) check_run_dir(run_dir_request());
+      if (is_first() && has_results()) check_export(config_, nullptr, job_.run_dir);
     });
   }
   resume_->checkpoint = checkpoint;
+  goes_on_ = world_.agree(is_first() && !resume_->run_dir.empty() ? 1 : 0, "").code != 0;
   return agreed(world_, [&] { check_resume_point(); });
 }
 
 void Trainer::check_resume_point() {
   const CheckpointReader reader(resume_->checkpoint);
   resume_->step = reader.manifest().step;
-  if (is_first() && !resume_->run_dir.empty()) keep_as_saved(job_.config, reader.manifest().attributes);
+  if (goes_on_) keep_as_saved(job_.config, reader.manifest().attributes);
   changed_keys_ = compare_runs(reader.manifest().attributes, run_attributes(config_, data_facts_), resume_->checkpoint);
   if (resume_->step > config_.train.steps) {
     throw Error(ExitCode::config,
@@ -117,17 +124,19 @@ void Trainer::check_resume_point() {
                 resume_->checkpoint, "raise train.steps");
   }
   if (resume_->step < config_.train.steps) check_samples(resume_->step + 1);
-  if (is_first() && resume_->run_dir.empty()) check_run_dir(run_dir_request());
+  if (!is_first()) return;
+  if (!goes_on_) check_run_dir(run_dir_request());
+  const auto mark = goes_on_ ? RunMark::find(resume_->run_dir) : std::nullopt;
+  if (has_results()) check_export(config_, mark ? &*mark : nullptr, goes_on_ ? resume_->run_dir : job_.run_dir);
 }
 
 void Trainer::create_run() {
   if (!is_first()) return;
-  const bool goes_on = resume_ && !resume_->run_dir.empty();
-  const std::string place = goes_on ? resume_->run_dir : job_.run_dir.empty() ? "runs" : job_.run_dir;
+  const std::string place = goes_on_ ? resume_->run_dir : job_.run_dir.empty() ? "runs" : job_.run_dir;
   check_length(place);
-  const bool is_replaced = !goes_on && job_.overwrite;
+  const bool is_replaced = !goes_on_ && job_.overwrite;
   if (!is_replaced) reserve_space(place);  // before anything is created
-  run_dir_ = goes_on ? place : create_run_dir(run_dir_request(), config_text());
+  run_dir_ = goes_on_ ? place : create_run_dir(run_dir_request(), config_text());
   log_.emplace(run_dir_ + "/metrics.jsonl");  // which nobody else has from here on
   log_->check_own();
   mark_ = RunMark::find(run_dir_);
@@ -161,6 +170,7 @@ void Trainer::print_header() const {
 
 int Trainer::train() {
   bind_this_thread(share_.cpus);
+  stragglers_ = StragglerWatch(share_.is_shared);
   device_ = std::make_unique<RankDevice>(world_, rank_device_options(config_, gpus_, plan_, share_));
   if (job_.verify_order) verifier_.emplace(device_->device());
   session_ = std::make_unique<Session>(
@@ -240,32 +250,6 @@ std::optional<int> Trainer::train_steps(std::int64_t& done) {
     if (lacks_data_) return end_without_data(done);
   }
   return std::nullopt;
-}
-
-int Trainer::load_weights() {
-  if (weights_.empty()) return 0;
-  const int code = collectively(world_, "", [&] { import_weights(world_, session_->runtime().executor(), weights_); });
-  weights_.clear();
-  if (code == 0 && is_first()) print_to_stdout("beginning from the weights in {}\n", config_.model.path);
-  return code;
-}
-
-int Trainer::load_checkpoint() {
-  if (!resume_) return load_weights();
-  return collectively(world_, "", [&] {
-    CheckpointInfo info = load({world_, session_->runtime().executor(), session_->optimizer()}, resume_->checkpoint);
-    session_->products().restore(info.attributes[ProductTuning::kAttribute]);
-    tell("note", session_->products().take_news());
-    if (has_checkpoint_) saved_step_ = resume_->step;
-    find_best();
-    together(world_, [&] { take_up_run(); });
-    if (!is_first()) return;
-    for (const std::int64_t step : resume_->damaged)
-      print_to_stderr("train: note: step {} is damaged and set aside\n", step);
-    print_to_stdout(
-        "going on after step {} from {}{}{}\n", resume_->step, resume_->checkpoint,
-        changed_keys_.empty() ? "" : "; changed: ", escaped(fmt::format("{}", fmt::join(changed_keys_, ", "))));
-  });
 }
 
 /// Else they follow from whatever memory held where something should have come.

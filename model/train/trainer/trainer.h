@@ -109,7 +109,7 @@ class Trainer {
   void note_saved(std::int64_t step, double seconds);
   int prune_saved(std::int64_t step);
   /// Only those that the run's mark lists.
-  void prune_own_checkpoints(const std::string& root);
+  void prune_own_checkpoints();
   /// What will be accepted after the run has ended early: "go on with --resume latest".
   std::string way_on() const;
   std::string save_final_weights();
@@ -214,6 +214,7 @@ class Trainer {
   std::vector<std::string> changed_keys_;  // since the checkpoint
   std::string run_dir_;
   std::optional<RunMark> mark_;  // the first rank's
+  bool goes_on_ = false;         // a run does, in its own directory; agreed
   bool has_checkpoint_ = false;  // of this run
   std::unique_ptr<RankDevice> device_;
   std::optional<StepVerifier> verifier_;

@@ -93,18 +93,16 @@ int Trainer::verify_data() {
       throw Error(ExitCode::stopped, "stopped on request while the data was verified", "", "nothing has begun");
     const int percent = static_cast<int>(100 * part);
     if (!is_shown || std::exchange(shown, percent) == percent) return;
-    fmt::print("\rverifying data: {} %\x1b[K", percent);
-    std::fflush(stdout);
+    print_to_stdout("\rverifying data: {} %\x1b[K", percent);
   };
   const int code = agreed(world_, [&] {
     progress(0);  // of little data another rank reads all
     verify(*dataset_, world_.rank(), world_.size(), progress);
-    if (is_shown) fmt::print("\r\x1b[K");
+    if (is_shown) print_to_stdout("\r\x1b[K");
   });
   if (code == 0 && is_first()) {
-    fmt::print("data verified: every token of {}\n",
-               format_number(static_cast<std::int64_t>(dataset_->files.size()), "file"));
-    std::fflush(stdout);
+    print_to_stdout("data verified: every token of {}\n",
+                    format_number(static_cast<std::int64_t>(dataset_->files.size()), "file"));
   }
   return code;
 }
@@ -143,8 +141,7 @@ bool Trainer::lacks_validation_samples() {
 }
 
 int Trainer::end_without_data(std::int64_t step) {
-  if (is_terminal_) fmt::print("\n");
-  std::fflush(stdout);
+  if (is_terminal_) print_to_stdout("\n");
   const std::string place = fmt::format("after step {}", step);
   return agreed(world_, [&] {
     if (!missing_data_) return;

@@ -115,6 +115,7 @@ int Trainer::save_checkpoint(std::int64_t step, bool is_last_chance) {
     });
     const TrainingState state{world_, session_->runtime().executor(), session_->optimizer()};
     CheckpointInfo info{.step = step, .attributes = run_attributes(config_, data_facts_)};
+    if (is_first()) info.attributes[CheckpointOwner::kAttribute] = mark_->id();  // rank 0 writes it
     if (const std::string& chosen = session_->products().chosen(); !chosen.empty())
       info.attributes[ProductTuning::kAttribute] = chosen;
     const std::string root = run_dir_ + "/checkpoints";
@@ -153,7 +154,7 @@ int Trainer::finish_save() {
 
 int Trainer::prune_saved(std::int64_t step) {
   return collectively(world_, fmt::format("step {}", step),
-                      [&] { together(world_, [&] { prune_own_checkpoints(run_dir_ + "/checkpoints"); }); });
+                      [&] { together(world_, [&] { prune_own_checkpoints(); }); });
 }
 
 void Trainer::finish(std::int64_t steps_done, bool was_stopped) {
@@ -166,11 +167,11 @@ void Trainer::finish(std::int64_t steps_done, bool was_stopped) {
   if (is_first() && has_results() && !was_stopped) say_best(steps_done);
   if (has_results() && !was_stopped && config_.run.sample_tokens > 0) print_sample();
   if (is_first() && has_results() && !was_stopped && !config_.run.export_to.empty()) {
-    export_run(config_, run_dir_ + "/model.safetensors");
+    export_run(config_, run_dir_ + "/model.safetensors", *mark_);
     print_to_stdout("exported to {}\n", config_.run.export_to);
   }
   if (is_first() && has_results() && !was_stopped && !config_.lora.export_to.empty()) {
-    export_run_adapter(config_, run_dir_ + "/model.safetensors");
+    export_run_adapter(config_, run_dir_ + "/model.safetensors", *mark_);
     print_to_stdout("adapter exported to {}\n", config_.lora.export_to);
   }
   if (is_first() && was_stopped) {

@@ -129,7 +129,7 @@ void Trainer::check_and_plan() {
   if (!job_.fit.empty()) return fit();
   plan_ = make_plan(config_, memory_demand().plan);
   if (job_.resume.empty()) weights_ = open_weights(config_, plan_);
-  if (has_results()) check_export(config_);
+  if (has_results() && job_.resume.empty()) check_export(config_, nullptr, job_.run_dir);
   if (job_.dry_run && job_.verify_order) throw_if_out_of_order(verify_order(plan_.trace), "the plan of a step");
   if (!job_.plan_name.empty()) answer_ = explain(plan_, config_, job_.plan_name);
   if (job_.other) compare();
@@ -151,7 +151,7 @@ void Trainer::limit_validation(Config& config) const {
 
 void Trainer::fit() {
   if (!is_first()) return;
-  if (!job_.fit_out.empty()) check_fit_file(job_.fit_out);
+  if (!job_.fit_out.empty()) check_fit_file(job_.fit_out, job_.config_path);
   FitRequest request{memory_demand(), budgets(true), {}};
   if (config_.data.format == "stream" && config_.data.weights.empty())
     request.tokens = {dataset_->train.tokens(), dataset_->validation ? dataset_->validation->tokens() : 0};
@@ -165,7 +165,7 @@ void Trainer::fit() {
   answer_ = describe(rows, chosen, request);
   if (job_.fit_out.empty()) return;
   const Config& config = rows[chosen].demand.config;
-  write_fit(job_.fit_out, rows[chosen], to_toml(with_found_data(config, job_.config_path, job_.program_folder)));
+  write_fit(job_.fit_out, rows[chosen], to_toml(with_absolute_paths(config, job_.config_path, job_.program_folder)));
   answer_ += fmt::format("written to {}\n", job_.fit_out);
 }
 

@@ -1,24 +1,65 @@
 // What a Trainer says and does about its run's directory.
 
 #include "model/train/config/config_dataset.h"
+#include "model/train/rank/agreed.h"
+#include "model/train/rank/escaped.h"
 #include "model/train/run_dir/weights.h"
 #include "model/train/trainer/trainer.h"
 #include "runtime/base/standard_streams.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
 
 namespace zs {
+namespace {
+
+/// True where a run can go on in its folder, which may have been removed meanwhile.
+bool can_go_on(const std::string& run_dir) {
+  try {
+    return RunMark::find(run_dir) && !list_checkpoints(run_dir + "/checkpoints").empty();
+  } catch (const Error&) {  // a disk that fails may come back
+    return true;
+  }
+}
+
+}  // namespace
 
 RunDirRequest Trainer::run_dir_request() const {
   return {job_.run_dir, config_.name, job_.overwrite, job_.resume == "auto"};
 }
 
 std::string Trainer::config_text() const {
-  return to_toml(with_found_data(config_, job_.config_path, job_.program_folder));
+  return to_toml(with_absolute_paths(config_, job_.config_path, job_.program_folder));
+}
+
+int Trainer::load_weights() {
+  if (weights_.empty()) return 0;
+  const int code = collectively(world_, "", [&] { import_weights(world_, session_->runtime().executor(), weights_); });
+  weights_.clear();
+  if (code == 0 && is_first()) print_to_stdout("beginning from the weights in {}\n", config_.model.path);
+  return code;
+}
+
+int Trainer::load_checkpoint() {
+  if (!resume_) return load_weights();
+  return collectively(world_, "", [&] {
+    CheckpointInfo info = load({world_, session_->runtime().executor(), session_->optimizer()}, resume_->checkpoint);
+    session_->products().restore(info.attributes[ProductTuning::kAttribute]);
+    tell("note", session_->products().take_news());
+    if (has_checkpoint_) saved_step_ = resume_->step;
+    find_best();
+    together(world_, [&] { take_up_run(); });
+    if (!is_first()) return;
+    for (const std::int64_t step : resume_->damaged)
+      print_to_stderr("train: note: step {} is damaged and set aside\n", step);
+    print_to_stdout(
+        "going on after step {} from {}{}{}\n", resume_->step, resume_->checkpoint,
+        changed_keys_.empty() ? "" : "; changed: ", escaped(fmt::format("{}", fmt::join(changed_keys_, ", "))));
+  });
 }
 
 /// Only when the checkpoint is loaded: until then the run stays as it is.
 void Trainer::take_up_run() {
-  if (!is_first() || resume_->run_dir.empty()) return;
+  if (!is_first() || !goes_on_) return;
   clear_way(*resume_, *mark_, config_.checkpoint.keep, kept_best());
   if (const std::string kept = reopen_run_dir(run_dir_, *mark_, config_text()); !kept.empty())
     print_to_stderr("train: note: config.toml was changed since the run wrote it, and is now {}\n", kept);
@@ -26,11 +67,9 @@ void Trainer::take_up_run() {
     print_to_stderr("train: note: metrics.jsonl lacks steps {} to {}\n", last + 1, resume_->step);
 }
 
-void Trainer::prune_own_checkpoints(const std::string& root) {
-  if (!is_first()) return;
-  prune_checkpoints(
-      root, config_.checkpoint.keep, nullptr, [&](std::int64_t step) { return mark_->has(checkpoint_name(step)); },
-      kept_best());
+void Trainer::prune_own_checkpoints() {
+  if (is_first())
+    prune_checkpoints(mark_->checkpoints(), config_.checkpoint.keep, nullptr, mark_->owner(), kept_best());
 }
 
 void Trainer::log(const StepMetrics& metrics) {
@@ -77,7 +116,7 @@ void Trainer::explain_steps() {
 }
 
 std::string Trainer::way_on() const {
-  if (has_checkpoint_) return "go on with --resume latest";
+  if (has_checkpoint_) return can_go_on(run_dir_) ? "go on with --resume latest" : "start again in another run.dir";
   return resume_ ? "start again with --overwrite"
                  : "start again with --resume auto";  // begun from another run's checkpoint, or from none
 }

@@ -25,9 +25,8 @@ std::uint64_t digest_of(const std::vector<std::uint64_t>& table) {
 
 }  // namespace
 
-DataFileWriter::DataFileWriter(std::string path, DataHeader header, FileWatch* watch)
-    : data_bytes_(header.data_bytes),
-      file_(std::move(path), header.data_bytes + table_bytes(header.data_bytes), watch) {
+DataFileWriter::DataFileWriter(const Folder& folder, const std::string& name, DataHeader header, FileWatch* watch)
+    : data_bytes_(header.data_bytes), file_(folder, name, header.data_bytes + table_bytes(header.data_bytes), watch) {
   header.block_bytes = kBlockBytes;
   block_.reserve(static_cast<std::size_t>(std::min(kBlockBytes, data_bytes_)));
   append(&header, sizeof header);

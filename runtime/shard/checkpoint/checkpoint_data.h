@@ -27,7 +27,7 @@ class DataFileWriter {
  public:
   static constexpr std::int64_t kBlockBytes = 1 << 20;
 
-  DataFileWriter(std::string path, DataHeader header, FileWatch* watch);
+  DataFileWriter(const Folder& folder, const std::string& name, DataHeader header, FileWatch* watch);
 
   std::int64_t position() const { return position_; }
   void append(const void* data, std::int64_t bytes);

@@ -1,11 +1,12 @@
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
-#include "runtime/base/parse_integer.h"
 
 #include <algorithm>
 #include <filesystem>
 #include <set>
 #include <string_view>
 #include <tuple>
+
+#include "runtime/base/parse_integer.h"
 
 namespace zs {
 namespace {
@@ -20,6 +21,14 @@ std::string name_of_folder(const std::string& folder) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
+void check_step(const CheckpointManifest& manifest, const std::string& folder) {
+  const auto named = step_of(name_of_folder(folder));
+  if (!named || *named == manifest.step) return;
+  throw Error(ExitCode::checkpoint,
+              fmt::format("the folder of step {} holds the checkpoint of step {}", *named, manifest.step), folder,
+              "give it a name of its own, or move it elsewhere");
+}
+
 CheckpointManifest read_manifest(const std::string& folder) {
   std::error_code failed;
   const fs::file_status status = fs::status(folder, failed);
@@ -29,50 +38,51 @@ CheckpointManifest read_manifest(const std::string& folder) {
   if (!fs::is_directory(status)) throw DamagedCheckpoint("there is no checkpoint", folder, kTryAnother);
   const std::string path = folder + "/" + kManifestFile;
   CheckpointManifest manifest = parse_manifest(FileReader(path).read_all(kLargestManifest), path);
-  if (const auto named = step_of(name_of_folder(folder)); named && *named != manifest.step)
-    throw Error(ExitCode::checkpoint,
-                fmt::format("the folder of step {} holds the checkpoint of step {}", *named, manifest.step), folder,
-                "give it a name of its own, or move it elsewhere");
+  check_step(manifest, folder);
   return manifest;
 }
 
-/// Whether the folder is the only one with the checkpoint of another step than its name says. A damaged one says
-/// nothing.
-bool is_other_step(const std::string& root, std::int64_t step) {
-  const std::string path = step_folder(root, step) + "/" + kManifestFile;
+std::string manifest_text(const Folder& root, const std::string& name) {
+  return FileReader(root.folder(name), kManifestFile).read_all(kLargestManifest);
+}
+
+CheckpointManifest parse_manifest_of(const Folder& root, const std::string& name, const std::string& text) {
+  return parse_manifest(text, root.path_of(name) + "/" + kManifestFile);
+}
+
+bool is_other_run(const CheckpointManifest& manifest, const CheckpointOwner& owner) {
+  const auto run = manifest.attributes.find(CheckpointOwner::kAttribute);
+  return !owner.run.empty() && run != manifest.attributes.end() && run->second != owner.run;
+}
+
+/// True where the folder is the only one with the checkpoint of another step than its name says.
+bool is_other_step(const Folder& root, std::int64_t step, const CheckpointManifest& manifest, const std::string& text) {
+  if (manifest.step == step) return false;
   try {
-    const std::string text = FileReader(path).read_all(kLargestManifest);
-    const std::int64_t held = parse_manifest(text, path).step;
-    return held != step && FileReader(step_folder(root, held) + "/" + kManifestFile).read_all(kLargestManifest) != text;
-  } catch (const DamagedCheckpoint& error) {
-    return error.where() != path;  // there is none under its own name
+    return manifest_text(root, step_name(manifest.step)) != text;
+  } catch (const DamagedCheckpoint&) {  // there is none under its own name
+    return true;
   }
 }
 
-/// Renamed first, so that a removal which is killed leaves no half checkpoint under a good name.
-void remove_checkpoint(const std::string& root, std::int64_t step, const FolderIo& io) {
-  const std::string folder = step_folder(root, step), removing = folder + kRemovingSuffix;
-  io.remove_folder(removing);
-  io.rename(folder, removing);
-  io.sync_folder(root);
-  io.remove_folder(removing);
-}
-
-void remove_leftovers(const std::string& root, const FolderIo& io, const StepFilter& is_own) {
+void remove_leftovers(const Folder& root, const FolderIo& io, const CheckpointOwner& owner) {
   for (const std::string& name : names_in(root)) {
     for (const std::string_view suffix : {kWritingSuffix, kRemovingSuffix}) {
-      const std::string path = fmt::format("{}/{}", root, name);
       if (!name.ends_with(suffix)) continue;
       const auto step = step_of(std::string_view(name).substr(0, name.size() - suffix.size()));
-      if (step && (!is_own || is_own(*step)) && foreign_path(path).empty()) io.remove_folder(path);
+      if (step && (!owner.has_written || owner.has_written(*step)) && foreign_path(root, name).empty() &&
+          !is_of_another_run(root, name, owner))
+        io.remove_folder(root, name);
     }
   }
 }
 
 }  // namespace
 
+std::string step_name(std::int64_t step) { return fmt::format("{}{}", kPrefix, step); }
+
 std::string step_folder(const std::string& root, std::int64_t step) {
-  return fmt::format("{}/{}{}", root, kPrefix, step);
+  return fmt::format("{}/{}", root, step_name(step));
 }
 
 std::optional<std::int64_t> step_of(std::string_view name) {
@@ -82,7 +92,7 @@ std::optional<std::int64_t> step_of(std::string_view name) {
   return step && *step >= 0 && name == fmt::format("{}", *step) ? step : std::nullopt;
 }
 
-std::vector<std::int64_t> list_checkpoints(const std::string& root) {
+std::vector<std::int64_t> list_checkpoints(const Folder& root) {
   std::vector<std::int64_t> steps;
   for (const std::string& name : names_in(root)) {
     if (const auto step = step_of(name)) steps.push_back(*step);
@@ -91,44 +101,73 @@ std::vector<std::int64_t> list_checkpoints(const std::string& root) {
   return steps;
 }
 
-std::optional<Error> why_kept(const std::string& root, std::int64_t step, const StepFilter& is_own) {
-  const std::string folder = step_folder(root, step);
+std::vector<std::int64_t> list_checkpoints(const std::string& root) {
+  return list_checkpoints(Folder::open(root, Folder::Links::followed));
+}
+
+bool is_of_another_run(const Folder& root, const std::string& name, const CheckpointOwner& owner) {
+  try {
+    return is_other_run(parse_manifest_of(root, name, manifest_text(root, name)), owner);
+  } catch (const DamagedCheckpoint&) {  // the manifest does not say
+    return false;
+  }
+}
+
+std::optional<Error> why_kept(const Folder& root, std::int64_t step, const CheckpointOwner& owner) {
+  const std::string name = step_name(step), folder = root.path_of(name);
   const auto kept = [](const std::string& what, const std::string& where) {
     return Error(ExitCode::cannot_create, what, where, "move it elsewhere, or set another run.dir");
   };
   try {
-    if (is_own && !is_own(step)) return kept("this is in the way, and was not written by the run", folder);
-    if (const std::string foreign = foreign_path(folder); !foreign.empty())
+    if (owner.has_written && !owner.has_written(step))
+      return kept("this is in the way, and was not written by the run", folder);
+    if (const std::string foreign = foreign_path(root, name); !foreign.empty())
       return kept("this is not a checkpoint's, and stays", foreign);
-    if (is_other_step(root, step)) return kept("this is the checkpoint of another step, and stays", folder);
-  } catch (const Error& error) {  // it may be good
+    const std::string text = manifest_text(root, name);
+    const CheckpointManifest manifest = parse_manifest_of(root, name, text);
+    if (is_other_run(manifest, owner)) return kept("this is another run's checkpoint, and stays", folder);
+    if (is_other_step(root, step, manifest, text))
+      return kept("this is the checkpoint of another step, and stays", folder);
+  } catch (const DamagedCheckpoint&) {  // the checkpoint is of no use to anybody
+  } catch (const Error& error) {        // it may be good
     return error;
   }
   return std::nullopt;
 }
 
-void prune_checkpoints(const std::string& root, std::int64_t keep, FileWatch* watch, const StepFilter& is_own,
+void remove_checkpoint(const Folder& root, std::int64_t step, const FolderIo& io) {
+  const std::string name = step_name(step), removing = name + kRemovingSuffix;
+  io.remove_folder(root, removing);
+  io.rename(root, name, removing);
+  io.sync_folder(root);
+  io.remove_folder(root, removing);
+}
+
+void prune_checkpoints(const Folder& root, std::int64_t keep, FileWatch* watch, const CheckpointOwner& owner,
                        std::optional<std::int64_t> best) {
   const FolderIo io(watch);
   std::vector<std::int64_t> steps = list_checkpoints(root);
-  std::erase_if(steps, [&](std::int64_t step) { return is_own && !is_own(step); });
+  std::erase_if(steps, [&](std::int64_t step) { return owner.has_written && !owner.has_written(step); });
   if (steps.empty()) return;
-  read_manifest(step_folder(root, steps.back()));
-  remove_leftovers(root, io, is_own);
+  const std::string newest = step_name(steps.back());
+  const CheckpointManifest manifest = parse_manifest_of(root, newest, manifest_text(root, newest));
+  if (is_other_run(manifest, owner)) return;
+  check_step(manifest, root.path_of(newest));
+  remove_leftovers(root, io, owner);
   if (keep <= 0 || std::ssize(steps) <= keep) return;
-  std::erase_if(steps, [&](std::int64_t step) { return why_kept(root, step, is_own).has_value(); });
+  std::erase_if(steps, [&](std::int64_t step) { return why_kept(root, step, owner).has_value(); });
   for (std::ptrdiff_t i = 0; i < std::ssize(steps) - keep; ++i) {
     const std::int64_t step = steps[static_cast<std::size_t>(i)];
     if (step != best) remove_checkpoint(root, step, io);
   }
 }
 
-void remove_later_checkpoints(const std::string& root, std::int64_t step, FileWatch* watch, const StepFilter& is_own) {
+void remove_later_checkpoints(const Folder& root, std::int64_t step, FileWatch* watch, const CheckpointOwner& owner) {
   const FolderIo io(watch);
   std::vector<std::int64_t> steps = list_checkpoints(root);
   std::erase_if(steps, [&](std::int64_t other) { return other <= step; });
   for (const std::int64_t later : steps) {
-    if (const auto problem = why_kept(root, later, is_own)) throw *problem;
+    if (const auto problem = why_kept(root, later, owner)) throw *problem;
   }
   for (auto later = steps.rbegin(); later != steps.rend(); ++later) remove_checkpoint(root, *later, io);
 }

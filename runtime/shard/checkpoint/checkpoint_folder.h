@@ -14,7 +14,8 @@
 
 namespace zs {
 
-/// "ROOT/step-12", and while it is being written or removed "ROOT/step-12.tmp", "ROOT/step-12.del".
+/// "step-12" and "ROOT/step-12", and while it is being written or removed "step-12.tmp", "step-12.del".
+std::string step_name(std::int64_t step);
 std::string step_folder(const std::string& root, std::int64_t step);
 inline constexpr const char* kWritingSuffix = ".tmp";
 inline constexpr const char* kRemovingSuffix = ".del";
@@ -27,24 +28,37 @@ std::optional<std::int64_t> step_of(std::string_view name);
 /// The steps of the committed checkpoints below `root`, ascending. The name is enough: it comes with the rename that
 /// commits. None where there is no `root`; Error(checkpoint) where it cannot be listed.
 std::vector<std::int64_t> list_checkpoints(const std::string& root);
+std::vector<std::int64_t> list_checkpoints(const Folder& root);
 
-/// Filter of steps that were written by whoever removes: all of them, where nothing is said.
-using StepFilter = std::function<bool(std::int64_t step)>;
+/// Whose checkpoints may be removed.
+struct CheckpointOwner {
+  /// The attribute of a manifest that says which run has saved it.
+  static constexpr const char* kAttribute = "run.id";
 
-/// Why ROOT/step-N is not to be removed: it is not `is_own`, holds another step, or something that no save has written.
-/// Nothing: it may be.
-std::optional<Error> why_kept(const std::string& root, std::int64_t step, const StepFilter& is_own = {});
+  std::function<bool(std::int64_t step)> has_written = {};  ///< filter of steps; all, where nothing is said
+  std::string run = {};                                     ///< id of the run; empty: any
+};
+
+/// Why the checkpoint of `step` is not to be removed: `owner` has not written it, it holds another step, or something
+/// that no save has written. Nothing: it may be.
+std::optional<Error> why_kept(const Folder& root, std::int64_t step, const CheckpointOwner& owner = {});
+/// True where the folder `name` has a manifest that says it is another run's.
+bool is_of_another_run(const Folder& root, const std::string& name, const CheckpointOwner& owner);
 
 /// Removes the oldest checkpoints until `keep` are left (0: keeps all), and what saves and removals that were killed
 /// left behind. What is kept (`why_kept`) does not count. The newest is never removed, and nothing is unless the newest
-/// has a manifest that verifies. The checkpoint of step `best` stays beside the newest. On one rank only.
-void prune_checkpoints(const std::string& root, std::int64_t keep, FileWatch* watch = nullptr,
-                       const StepFilter& is_own = {}, std::optional<std::int64_t> best = {});
+/// is the owner's and has a manifest that verifies. The checkpoint of step `best` stays beside the newest. On one rank
+/// only.
+void prune_checkpoints(const Folder& root, std::int64_t keep, FileWatch* watch = nullptr,
+                       const CheckpointOwner& owner = {}, std::optional<std::int64_t> best = {});
 
 /// Removes the checkpoints of later steps than `step`, the latest first; none of them where one is to be kept:
 /// Error(cannot_create).
-void remove_later_checkpoints(const std::string& root, std::int64_t step, FileWatch* watch = nullptr,
-                              const StepFilter& is_own = {});
+void remove_later_checkpoints(const Folder& root, std::int64_t step, FileWatch* watch = nullptr,
+                              const CheckpointOwner& owner = {});
+/// Removes a checkpoint. It is renamed first, so that a removal which is killed leaves no half of one under a good
+/// name.
+void remove_checkpoint(const Folder& root, std::int64_t step, const FolderIo& io);
 
 /// One committed checkpoint, for reading: by parameter name and element, however it was cut. Reads nothing outside its
 /// folder, and no byte that its checksum does not cover. Owns the open files; one thread uses it. Throws

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/check.h"
+#include "runtime/base/file.h"
 
 namespace zs {
 
@@ -24,13 +24,11 @@ class DamagedCheckpoint final : public Error {
 
 /// The names in a folder, in no order; none where there is no folder. Error(checkpoint) where they cannot be had.
 std::vector<std::string> names_in(const std::string& folder);
+std::vector<std::string> names_in(const Folder& folder);
 
-/// The first path that keeps `folder` from being a checkpoint's, whole or not: a name that no save writes, no regular
-/// file, or the folder itself, where it is none. Empty: nothing does.
-std::string foreign_path(const std::string& folder);
-
-/// Advice for the user about a file that the system refuses with this errno.
-const char* advice_for(int error);
+/// The first path that keeps the folder `name` from being a checkpoint's, whole or not: a name that no save writes, no
+/// regular file, or the folder itself, where it is none. Empty: nothing does.
+std::string foreign_path(const Folder& root, const std::string& name);
 
 /// Operation of a save on the disk.
 enum class FileOp : std::uint8_t { make_folder, create, reserve, write, sync, close, sync_folder, rename, remove };
@@ -50,14 +48,15 @@ class FolderIo {
  public:
   explicit FolderIo(FileWatch* watch) : watch_(watch) {}
 
-  /// May be there already; the folder above must be.
-  void make_folder(const std::string& path) const;
-  void rename(const std::string& from, const std::string& to) const;
+  /// May be there already; the folder above must be. No link is one.
+  Folder make_folder(const std::string& path) const;
+  Folder make_folder(const Folder& root, const std::string& name) const;
+  void rename(const Folder& root, const std::string& from, const std::string& to) const;
   /// Makes the folder's entries durable.
-  void sync_folder(const std::string& path) const;
+  void sync_folder(const Folder& folder) const;
   /// A checkpoint's folder with its files; nothing there is fine. One that holds anything else stays whole:
   /// Error(cannot_create).
-  void remove_folder(const std::string& path) const;
+  void remove_folder(const Folder& root, const std::string& name) const;
   FileWatch* watch() const { return watch_; }
 
  private:
@@ -70,10 +69,7 @@ class FileWriter {
  public:
   /// `reserve_bytes`: taken on the disk at once, so that a disk too small is found out first. The file must not be
   /// there yet.
-  FileWriter(std::string path, std::int64_t reserve_bytes, FileWatch* watch);
-  ~FileWriter();
-  FileWriter(const FileWriter&) = delete;
-  FileWriter& operator=(const FileWriter&) = delete;
+  FileWriter(const Folder& folder, const std::string& name, std::int64_t reserve_bytes, FileWatch* watch);
 
   void write(const void* data, std::size_t bytes);
   /// Syncs and closes.
@@ -81,11 +77,11 @@ class FileWriter {
 
  private:
   void watch(FileOp op) const;
-  [[noreturn]] void fail(FileOp op, int error) const;
+  void check(FileOp op, int error) const;
 
   std::string path_;
   FileWatch* watch_;
-  int descriptor_ = -1;
+  File file_;
 };
 
 /// A file that is read anywhere. Owns the descriptor; one thread uses it. Throws DamagedCheckpoint, and
@@ -94,9 +90,7 @@ class FileReader {
  public:
   /// A regular file, no link.
   explicit FileReader(std::string path);
-  ~FileReader();
-  FileReader(const FileReader&) = delete;
-  FileReader& operator=(const FileReader&) = delete;
+  FileReader(const Folder& folder, const std::string& name);
 
   std::int64_t bytes() const { return bytes_; }
   void read(std::int64_t offset, void* data, std::size_t bytes) const;
@@ -108,10 +102,11 @@ class FileReader {
   [[noreturn]] void fail_version(std::uint32_t found, std::uint32_t expected) const;
 
  private:
+  FileReader(std::string path, File file);
   [[noreturn]] void refuse(int error) const;
 
   std::string path_;
-  int descriptor_ = -1;
+  File file_;
   std::int64_t bytes_ = 0;
 };
 

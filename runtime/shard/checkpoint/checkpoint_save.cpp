@@ -1,5 +1,7 @@
 #include "runtime/shard/checkpoint/checkpoint_save.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -135,8 +137,8 @@ class CheckpointSaver {
         root_(root),
         step_(info.step),
         io_(watch),
-        folder_(step_folder(root, info.step)),
-        writing_(folder_ + kWritingSuffix),
+        name_(step_name(info.step)),
+        writing_(name_ + kWritingSuffix),
         tensors_(held_tensors(state.executor, &state.optimizer)) {
     if (info.step < 0) throw UsageError(fmt::format("save() of step {}", info.step), "count steps from 0");
     manifest_.step = info.step;
@@ -159,17 +161,18 @@ class CheckpointSaver {
     }
   }
   World& world() const { return state_.world; }
-  const std::string& folder() const { return folder_; }
+  std::string folder() const { return step_folder(root_, step_); }
 
-  void begin() const {
+  /// The first rank's changes are all made in the folder that it opens here.
+  void begin() {
     if (!is_first()) return;
-    std::error_code failed;
-    if (std::filesystem::exists(std::filesystem::symlink_status(folder_, failed)))
-      throw Error(ExitCode::cannot_create, "this checkpoint is already there", folder_, "move it elsewhere");
-    io_.make_folder(root_);
-    io_.sync_folder(std::filesystem::absolute(root_).parent_path().string());
-    io_.remove_folder(writing_);
-    io_.make_folder(writing_);
+    opened_root_ = io_.make_folder(root_);
+    if (opened_root_.type_of(name_) != 0)
+      throw Error(ExitCode::cannot_create, "this checkpoint is already there", folder(), "move it elsewhere");
+    const std::string above = std::filesystem::absolute(root_).parent_path().string();
+    io_.sync_folder(Folder::open(above, Folder::Links::followed));
+    io_.remove_folder(opened_root_, writing_);
+    opened_ = io_.make_folder(opened_root_, writing_);
   }
 
   /// What this rank writes, one segment after the other.
@@ -226,7 +229,8 @@ class CheckpointSaver {
     header.ranks = state_.world.size();
     header.step = step_;
     header.data_bytes = data_end(segments(), manifest_.element_bytes(), sizeof header);
-    DataFileWriter file(writing_ + "/" + data_file_name(static_cast<std::size_t>(header.rank)), header, io_.watch());
+    if (!is_first()) opened_ = Folder::open(root_).folder(writing_);
+    DataFileWriter file(opened_, data_file_name(static_cast<std::size_t>(header.rank)), header, io_.watch());
     fill(file);
     file.pad_to(header.data_bytes);
     file.finish();
@@ -245,27 +249,25 @@ class CheckpointSaver {
   void write_manifest() const {
     if (!is_first()) return;
     for (std::size_t rank = 0; rank < manifest_.files.size(); ++rank) {
-      const std::string path = writing_ + "/" + data_file_name(rank);
-      std::error_code failed;
-      const auto bytes = std::filesystem::file_size(path, failed);
-      if (failed || static_cast<std::int64_t>(bytes) != manifest_.files[rank].bytes)
-        throw Error(ExitCode::io, "what one rank wrote another does not find", path,
+      const File file = opened_.file(data_file_name(rank), O_RDONLY);
+      if (!file.is_open() || file.bytes() != manifest_.files[rank].bytes)
+        throw Error(ExitCode::io, "what one rank wrote another does not find", opened_.path_of(data_file_name(rank)),
                     "save where all hosts see the same files");
     }
     const std::string text = to_text(manifest_);
-    FileWriter file(writing_ + "/" + kManifestFile, static_cast<std::int64_t>(text.size()), io_.watch());
+    FileWriter file(opened_, kManifestFile, static_cast<std::int64_t>(text.size()), io_.watch());
     file.write(text.data(), text.size());
     file.finish();
-    io_.sync_folder(writing_);
-    io_.rename(writing_, folder_);
-    io_.sync_folder(root_);
+    io_.sync_folder(opened_);
+    io_.rename(opened_root_, writing_, name_);
+    io_.sync_folder(opened_root_);
   }
 
   /// As far as it goes: the error that is under way says more.
   void clean_up() const noexcept {
-    if (!is_first()) return;
+    if (!is_first() || !opened_root_.is_open()) return;
     try {
-      io_.remove_folder(writing_);
+      io_.remove_folder(opened_root_, writing_);
     } catch (const std::exception&) {  // it is ignored by its name, and removed by the next save that succeeds
     }
   }
@@ -274,7 +276,8 @@ class CheckpointSaver {
   std::string root_;
   std::int64_t step_;
   FolderIo io_;
-  std::string folder_, writing_;
+  std::string name_, writing_;
+  Folder opened_root_, opened_;  // the first rank's, and this rank's with the suffix of one that is being written
   std::vector<HeldTensor> tensors_;
   CheckpointManifest manifest_;
   std::int64_t bytes_ = 0;

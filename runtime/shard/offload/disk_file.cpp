@@ -1,7 +1,6 @@
 #include "runtime/shard/offload/disk_file.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -12,7 +11,6 @@
 #include <utility>
 
 #include "comm/host/file_size.h"
-#include "runtime/base/file_modes.h"
 
 namespace zs {
 namespace {
@@ -33,10 +31,6 @@ DiskFile::DiskFile(std::string folder, int number, bool is_real)
   if (is_real) open();
 }
 
-DiskFile::~DiskFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
 /// The folder above must be there: where a disk is not mounted, another one would fill up.
 void DiskFile::open() {
   const auto refuse = [&](const char* what, int error) {
@@ -44,10 +38,10 @@ void DiskFile::open() {
                 fmt::format("the folder for state that the disk keeps {}: {}", what, system_reason(error)), folder_,
                 "name one that this program may write to, in a folder that is there");
   };
-  if (::mkdir(folder_.c_str(), kFolderMode) != 0 && errno != EEXIST) refuse("cannot be made", errno);
+  if (const int error = make_folder(folder_); error != 0 && error != EEXIST) refuse("cannot be made", error);
   std::string path = folder_ + "/.zshard-state-XXXXXX";
-  descriptor_ = ::mkostemp(path.data(), O_CLOEXEC);
-  if (descriptor_ < 0) refuse("cannot be written to", errno);
+  file_ = File(::mkostemp(path.data(), O_CLOEXEC));
+  if (!file_.is_open()) refuse("cannot be written to", file_.error());
   if (::unlink(path.c_str()) != 0) refuse("keeps its files", errno);
 }
 
@@ -60,20 +54,14 @@ void* DiskFile::Space::allocate(std::int64_t bytes) {
 }
 
 void DiskFile::reserve(std::int64_t begin, std::int64_t bytes) const {
-  if (descriptor_ < 0) return;
-  int error = may_have_file_of(begin + bytes) ? 0 : EFBIG;
-  // Not posix_fallocate, which writes to every block where the file system cannot reserve.
-  while (error == 0 && ::fallocate(descriptor_, 0, begin, bytes) != 0) {
-    if (errno == EINTR) continue;
-    const bool cannot = errno == EOPNOTSUPP || errno == EINVAL || errno == ENODEV || errno == ENOSYS;
-    error = cannot ? (::ftruncate(descriptor_, begin + bytes) == 0 ? 0 : errno) : errno;
-    break;
-  }
+  if (!file_.is_open()) return;
+  int error = may_have_file_of(begin + bytes) ? file_.reserve(begin, bytes) : EFBIG;
+  if (error == EOPNOTSUPP) error = file_.truncate(begin + bytes);
   if (error == 0) return;
   throw Error(ExitCode::out_of_memory,
               fmt::format("the disk has no room for the state that it is to keep: {} bytes beside {} of this rank, {}",
                           bytes, begin, system_reason(error)),
-              folder_, kKeepElsewhere);
+              folder_, is_no_space(error) ? kKeepElsewhere : advice_for(error));
 }
 
 bool DiskFile::contains(const Buffer& buffer) const {
@@ -134,27 +122,15 @@ void DiskFile::check_block(const Range& block, const void* data) const {
 }
 
 void DiskFile::read_bytes(std::int64_t offset, void* to, std::int64_t bytes) const {
-  auto* next = static_cast<char*>(to);
-  while (bytes > 0) {
-    const ssize_t count = ::pread(descriptor_, next, static_cast<std::size_t>(bytes), offset);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) fail("reading", offset, count < 0 ? system_reason(errno) : "the file has become shorter");
-    next += count;
-    offset += count;
-    bytes -= count;
-  }
+  const File::Count count = file_.read_at(offset, to, static_cast<std::size_t>(bytes));
+  if (count.error != 0 || static_cast<std::int64_t>(count.bytes) < bytes)
+    fail("reading", offset + static_cast<std::int64_t>(count.bytes),
+         count.error != 0 ? system_reason(count.error) : "the file has become shorter");
 }
 
 void DiskFile::write_bytes(std::int64_t offset, const void* from, std::int64_t bytes) const {
-  const auto* next = static_cast<const char*>(from);
-  while (bytes > 0) {
-    const ssize_t count = ::pwrite(descriptor_, next, static_cast<std::size_t>(bytes), offset);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) fail("writing", offset, system_reason(count < 0 ? errno : ENOSPC));
-    next += count;
-    offset += count;
-    bytes -= count;
-  }
+  const int error = file_.write_at(offset, {static_cast<const char*>(from), static_cast<std::size_t>(bytes)});
+  if (error != 0) fail("writing", offset, system_reason(error));
 }
 
 void DiskFile::fail(const char* what, std::int64_t offset, const std::string& why) const {

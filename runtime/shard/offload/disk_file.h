@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/file.h"
 #include "runtime/device/allocator.h"
 
 namespace zs {
@@ -22,7 +23,6 @@ class DiskFile {
   /// `number`: of those of one link, whose addresses differ. `is_real`: else there is no file, as on the meta device.
   /// Error(cannot_create) where the folder cannot be used, Error(out_of_memory) by `acquire` where the disk is full.
   DiskFile(std::string folder, int number, bool is_real);
-  ~DiskFile();
   DiskFile(const DiskFile&) = delete;
   DiskFile& operator=(const DiskFile&) = delete;
 
@@ -71,7 +71,7 @@ class DiskFile {
 
   std::string folder_;
   std::uintptr_t base_;  // first of the addresses
-  int descriptor_ = -1;
+  File file_;
   mutable std::atomic<bool> has_failed_ = false;
   std::map<std::int64_t, Extent> extents_;  // by their begin
   MemoryCounter counter_;

@@ -100,6 +100,9 @@ def traced(train):
             result = folder.start("--trace", f"{name}.json", *arguments, ranks=ranks, run__dir=name, shard__zero_copy="off")
             problems += [] if result.code == 0 and f"{name}.json" in result.out and ("where the time" in result.out) == bool(arguments) else [str(result)]
             problems += [f"{name}: {p}" for p in trace_problems(folder.path / f"{name}.json", steps)]
+        problems += expect(folder.start("--trace", "one.json", run__dir="read", data__train="one.json"), CANNOT_CREATE, "this call reads")
+        result = folder.start("--trace", "one.json", run__dir="again")
+        problems += [] if result.code == 0 else [f"in the place of its own trace: {result}"]
         problems += [] if not list(folder.path.glob("*.tmp")) else ["temporary files are left"]
     return problems
 
@@ -153,9 +156,12 @@ def viewed(train):
 def wrong(train):
     """What is wrong with --explain and --trace is one line, and nothing is created."""
     with Folder(train) as folder:
+        (folder.path / "mine.json").write_text('{"displayTimeUnit": "ms", "traceEvents": []}\n')
+        (folder.path / "link.json").symlink_to("mine.json")
         before = harness.tree(folder.path)
         problems = []
-        for arguments, code, words in ((["--explain", "0"], USAGE, ["--explain 0"]), (["--explain", "many"], USAGE, ["many"]), (["--explain", "-3"], USAGE, ["-3"]),
+        for arguments, code, words in ((["--trace", "mine.json"], CANNOT_CREATE, ["mine.json"]), (["--trace", "link.json"], CANNOT_CREATE, ["link.json"]),
+                                       (["--explain", "0"], USAGE, ["--explain 0"]), (["--explain", "many"], USAGE, ["many"]), (["--explain", "-3"], USAGE, ["-3"]),
                                        (["--explain", "--dry-run"], USAGE, ["--dry-run"]), (["--trace", ""], USAGE, ["--trace"]),
                                        (["--trace", "nowhere/t.json"], CANNOT_CREATE, ["nowhere/t.json"]), (["--trace", "/proc/t.json"], CANNOT_CREATE, ["/proc/t.json"])):
             problems += [f"{arguments}: {p}" for p in expect(folder.start(*arguments), code, *words)]

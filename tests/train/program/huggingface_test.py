@@ -4,6 +4,7 @@ must agree with it. What is wrong with a folder ends with one line, exit code 67
 Usage: huggingface_test.py TRAIN [--long]"""
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -243,6 +244,27 @@ def export_cases(train, work, report):
     report.case("export at a run's end, of the run, its checkpoint, its configuration", problems, result)
     result = run([train, "--export", work / "end", work / "out"])
     report.case("a folder that holds something is refused", [] if result.code == CANNOT_CREATE else [f"code {result.code}"], result)
+    link_cases(train, work, report)
+
+
+def link_cases(train, work, report):
+    """A tokenizer file that is a link out of the model's folder is not copied; one to the blobs of a cache is."""
+    (work / "secret").write_text("a secret")
+    snapshot = work / "cache" / "snapshots" / "1"
+    shutil.copytree(CASES / "gpt2", snapshot)
+    (work / "cache" / "blobs").mkdir()
+    (work / "cache" / "blobs" / "1").write_text("{}")
+    (snapshot / "tokenizer_config.json").symlink_to("../../blobs/1")
+    result = run([train, "--export", work / "of-cache", snapshot])
+    problems = [] if result.code == 0 and (work / "of-cache" / "tokenizer_config.json").read_text() == "{}" else ["not exported as it is"]
+    report.case("a link to the blobs of a cache", problems, result)
+    os.unlink(snapshot / "tokenizer_config.json")
+    (snapshot / "tokenizer_config.json").symlink_to(work / "secret")
+    for name, command in (("--export", [train, "--export", work / "of-link", snapshot]),
+                          ("a run", [train, configure(work, snapshot, case="gpt2"), "--overwrite", "--set", f"run.export={work / 'of-link'}"])):
+        result = run(command)
+        problems = [] if result.code == MODEL and "tokenizer_config.json" in result.last_error_line() else [f"code {result.code}"]
+        report.case(f"a link out of the folder, {name}", problems + (["something was written"] if (work / "of-link").exists() else []), result)
 
 
 def resume_case(train, work, report):

@@ -264,8 +264,8 @@ def refused(train, whole):
                 result = folder.start(*arguments, ranks=ranks, **keys)
                 problems += [f"{arguments} {keys}: {p}" for p in expect(result, code, *words)]
                 problems += [] if harness.tree(folder.path) == before else [f"{arguments} {keys}: files were changed"]
-        with open(folder.path / "out/metrics.jsonl", "rb") as other:
-            fcntl.flock(other, fcntl.LOCK_EX)
+        with open(folder.path / "out/metrics.jsonl", "rb+") as other:
+            fcntl.lockf(other, fcntl.LOCK_EX)
             problems += expect(folder.start("--resume", "latest"), CANNOT_CREATE, "another run")
             problems += expect(folder.start("--overwrite"), CANNOT_CREATE, "another run")
         return problems

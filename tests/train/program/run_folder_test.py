@@ -11,7 +11,7 @@ import sys
 
 import harness
 import tiny_run
-from resume_test import CANNOT_CREATE, LIMIT_S, UNUSABLE, Folder, after_lines, compare, expect, whole_run
+from resume_test import CANNOT_CREATE, CONFIG, LIMIT_S, UNUSABLE, Folder, after_lines, compare, expect, whole_run
 
 MARK, EVENTS = "zshard-run.txt", "events.out.tfevents.zshard"
 
@@ -115,6 +115,68 @@ def requeued(train, whole):
         return problems + [f"numbered runs: {r}" for r in numbered if "writing to runs/tiny-run-1" not in r.out]
 
 
+def linked(train, whole):
+    """The checkpoints of another run stay, where a link to them is in the place of the run's own from the start, or from one step to the next."""
+    with Folder(train) as folder:
+        for run in ("a", "b"):
+            folder.start(run__dir=run, checkpoint__every=4)
+        a, b = folder.path / "a/checkpoints", folder.path / "b/checkpoints"
+        shutil.move(b, folder.path / "kept")
+        b.symlink_to(a)
+        before, problems = contents(folder.path), []
+        for arguments in (["--resume", "latest"], ["--resume", "auto"], ["--resume", "b/checkpoints/step-4", "--overwrite"], ["--overwrite"]):
+            problems += [f"{arguments}: {p}" for p in expect(folder.start(*arguments, run__dir="b", train__steps=9), CANNOT_CREATE, "b/checkpoints")]
+            problems += [] if contents(folder.path) == before else [f"{arguments}: files were changed"]
+        os.unlink(b)
+        shutil.move(folder.path / "kept", b)
+
+        def swap(_):
+            shutil.move(b, folder.path / "kept")
+            b.symlink_to(a)
+
+        others = contents(a)
+        on_start = after_lines(folder.path / "b/metrics.jsonl", 9, swap)
+        result = folder.start("--resume", "latest", run__dir="b", train__steps=10**6, checkpoint__every=1, checkpoint__keep=1, on_start=on_start)
+        problems += expect(result, CANNOT_CREATE, "b/checkpoints")
+        return problems + ([] if contents(a) == others else ["another run's checkpoints were changed"])
+
+
+def exported_bytes(path):
+    return contents(path) if path.is_dir() else path.read_bytes()
+
+
+def exported(train, whole):
+    """A run knows what it has exported: it ends well however often it is started, and a folder of somebody else is refused, as what it reads is."""
+    with Folder(train) as folder:
+        problems = []
+        for name in ("tuned", "tuned.gguf"):
+            keys = {"run__dir": f"of-{name}", "run__export": name, "checkpoint__every": 4}
+            model, weights = folder.path / name, folder.path / f"of-{name}/model.safetensors"
+            first = folder.start(**keys)
+            before = exported_bytes(model)
+            problems += [f"{name}: {p}" for p in compare(folder, folder.start("--resume", "auto", **keys), whole, run=f"of-{name}")]
+            weights.unlink()  # as a kill would leave it, behind the export
+            problems += [f"{name}, killed: {p}" for p in compare(folder, folder.start("--resume", "auto", **keys), whole, run=f"of-{name}")]
+            result = folder.start("--resume", "latest", **keys, train__steps=9)
+            problems += [] if result.code == 0 else [f"{name}, more steps: {result}"]
+            problems += [f"{name} was not replaced"] if exported_bytes(model) == before else []
+            problems += [f"left beside it: {p.name}" for p in folder.path.glob("*.tmp")]
+            (model / "notes.txt" if name == "tuned" else model).write_text("precious\n")
+            before = contents(folder.path)
+            for arguments in (["--resume", "auto"], ["--resume", "latest"]):
+                problems += [f"{name}, changed: {p}" for p in expect(folder.start(*arguments, **keys, train__steps=9), CANNOT_CREATE, name)]
+            problems += [] if contents(folder.path) == before else [f"{name}: what somebody changed was touched"]
+            problems += [f"{name}: {first}"] if first.code != 0 else []
+        config = folder.start(run__dir="run", run__export="run")
+        problems += expect(config, CONFIG, "the place of the run itself")
+        place = folder.path / "left.99999999-0.tmp"
+        place.mkdir()
+        (place / ".zshard-writing").write_text("")
+        (place / "model.safetensors").write_text("half")
+        result = folder.start("--overwrite", run__dir="run", run__export="left")
+        return problems + ([] if result.code == 0 and not place.exists() else [f"what a killed export has left: {result}"])
+
+
 def own_config(train, whole):
     """A run's config.toml can be given again from anywhere, and with --resume latest that run goes on, wherever it lies now."""
     with Folder(train) as folder:
@@ -143,7 +205,12 @@ def own_config(train, whole):
         result = start("cfg/my.toml", data__train=place / raw, run__dir="raw", train__steps=8)
         problems += [] if result.code == 0 else [f"a name that is not UTF-8: {result}"]
         result = start(folder.path / "raw/config.toml", "--resume", "latest", cwd=elsewhere, train__steps=9)
-        return problems + ([] if result.code == 0 and "raw/checkpoints/step-8" in result.out else [f"its config.toml again: {result}"])
+        problems += [] if result.code == 0 and "raw/checkpoints/step-8" in result.out else [f"its config.toml again: {result}"]
+        result = start("cfg/my.toml", run__dir="disk", train__steps=4, run__export="tuned", offload__moments='"disk:disk-of-it"')
+        shutil.rmtree(folder.path / "tuned")
+        result = start(folder.path / "disk/config.toml", "--resume", "latest", cwd=elsewhere, train__steps=5) if result.code == 0 else result
+        problems += [] if result.code == 0 and (folder.path / "tuned").is_dir() else [f"its export lies elsewhere: {result}"]
+        return problems + ["its disk is another one"] * (elsewhere / "disk-of-it").exists()
 
 
 def links(train, whole):
@@ -203,17 +270,20 @@ def names(train, whole):
 
 
 def modes(train, whole):
-    """F15: folders have 0755 and files 0644, whatever the umask."""
+    """F15: the modes of all that a run writes are as the umask says."""
+    problems = []
     with Folder(train) as folder:
-        for mask in ("000", "077"):
-            folder.start(prefix=["sh", "-c", f'umask {mask}; exec "$@"', "sh"], run__dir=f"{mask}/run", checkpoint__every=4)
-        found = {(path.is_dir(), path.lstat().st_mode & 0o7777) for mask in ("000", "077") for path in [folder.path / mask, *(folder.path / mask).rglob("*")]}
-        return [] if found == {(True, 0o755), (False, 0o644)} else [f"modes are {[(d, oct(m)) for d, m in sorted(found)]}"]
+        for mask, modes_of in (("022", {(True, 0o755), (False, 0o644)}), ("077", {(True, 0o700), (False, 0o600)})):
+            prefix = ["sh", "-c", f'umask {mask}; exec "$@"', "sh"]
+            folder.start(prefix=prefix, run__dir=f"{mask}/run", run__export=f"{mask}/tuned", checkpoint__every=4)
+            found = {(path.is_dir(), path.lstat().st_mode & 0o7777) for path in [folder.path / mask, *(folder.path / mask).rglob("*")]}
+            problems += [] if found == modes_of else [f"umask {mask}: modes are {[(d, oct(m)) for d, m in sorted(found)]}"]
+    return problems
 
 
 def main():
     whole = whole_run(harness.begin())
-    return harness.run_cases((foreign, overwritten, kept, requeued, own_config, links, names, modes), whole)
+    return harness.run_cases((foreign, overwritten, kept, requeued, linked, exported, own_config, links, names, modes), whole)
 
 
 if __name__ == "__main__":

@@ -132,6 +132,9 @@ def run_refusals(train, report):
         ("a text that is not there", [good, "gone.txt", "--out", "o.bin"], DATASET, ["gone.txt"]),
         ("a text that is not UTF-8", [good, "a.txt", "latin1.txt", "--out", "o.bin"], DATASET, ["UTF-8", "latin1.txt", "byte 3"]),
         ("nothing in the texts", [good, "empty.txt", "--out", "o.bin"], DATASET, ["no tokens"]),
+        ("the text itself as output", [good, "a.txt", "--out", "a.txt"], CANNOT_CREATE, ["the file exists", "a.txt"]),
+        ("a folder as output", [good, "a.txt", "--out", "."], CANNOT_CREATE, ["a folder has this name"]),
+        ("a device as output", [good, "a.txt", "--out", "/dev/null"], CANNOT_CREATE, ["no link, pipe or device"]),
         ("an output that cannot be", [good, "a.txt", "--out", "gone/o.bin"], CANNOT_CREATE, ["gone/o.bin"]),
     ):
         with tempfile.TemporaryDirectory(prefix="tokenize.") as scratch:
@@ -146,6 +149,7 @@ def run_refusals(train, report):
             problems += [] if len(result.err.strip().split("\n")) == 1 else ["more than one line"]
             problems += [f"the line lacks {word!r}" for word in says if word not in line]
             problems += [f"{path.name} is left" for path in folder.glob("o.bin*")]
+            problems += [] if (folder / "a.txt").read_text() == "text" else ["the text is gone"]
             report.case(name, problems, result)
 
 

@@ -117,6 +117,17 @@ def starts(train, report, count, is_long):
     print_times(report, "P4: the line names the rank at the start", count, ages, f"after its last sign, with a limit of {LIMIT_S} s,", LIMIT_S + TOLD_S, is_long)
 
 
+def absent_rank(train, report):
+    """The command of a rank ends with 0 before MPI begins: mpirun does not mind, and the others wait in MPI_Init."""
+    with tempfile.TemporaryDirectory(prefix="watchdog.") as folder:
+        nothing = pathlib.Path(folder, "nothing")
+        nothing.write_text(f'#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" = 1 ] && exit 0\nexec {train} "$@"\n')
+        nothing.chmod(0o755)
+        job = Job(nothing, 3)
+        problems = job.problems(LOST, [r"rank 1 has not come to MPI within [\d.]+ s", r"host \S+"], is_start=True)
+        report.case("P4 a rank's command ends before MPI begins", problems, job.result)
+
+
 def lone_rank(train, report):
     """P4 without mpirun: there is nobody who waits, only the user."""
     job = Job(train, None, "compute@hit=41:delay=1000000")
@@ -263,6 +274,7 @@ def main():
         "dying": lambda: killed_before_the_start(train, report),
         "mpi": lambda: ends_in_mpi(train, report),
         "job": lambda: killed_jobs(train, report),
+        "absent": lambda: absent_rank(train, report),
         "alone": lambda: lone_rank(train, report),
         "records": lambda: records_in_the_way(train, report),
         "resume": lambda: resumed_rank(train, report),
