@@ -67,7 +67,8 @@ std::string new_id() {
 
 }  // namespace
 
-std::string fingerprint_of(const std::string& path) {
+std::string fingerprint_of(const std::string& named) {
+  const std::string path = named.substr(0, named.find_last_not_of('/') + 1);  // with a slash a link would be followed
   const Folder folder = Folder::open(path);
   if (!folder.is_open()) return fingerprint_of(File::open(path, O_RDONLY | O_NOFOLLOW));
   std::vector<std::string> names;

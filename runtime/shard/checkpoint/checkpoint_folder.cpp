@@ -125,9 +125,9 @@ std::optional<Error> why_kept(const Folder& root, std::int64_t step, const Check
       return kept("this is not a checkpoint's, and stays", foreign);
     const std::string text = manifest_text(root, name);
     const CheckpointManifest manifest = parse_manifest_of(root, name, text);
-    if (is_other_run(manifest, owner)) return kept("this is another run's checkpoint, and stays", folder);
     if (is_other_step(root, step, manifest, text))
       return kept("this is the checkpoint of another step, and stays", folder);
+    if (is_other_run(manifest, owner)) return kept("this is another run's checkpoint, and stays", folder);
   } catch (const DamagedCheckpoint&) {  // the checkpoint is of no use to anybody
   } catch (const Error& error) {        // it may be good
     return error;

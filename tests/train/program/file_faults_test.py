@@ -20,9 +20,10 @@ def going_on(train, whole):
     problems = []
     for fault in ("short", "eintr"):
         with Folder(train) as folder:
-            first = folder.start(prefix=faulty(fault, "/"), train__steps=4, checkpoint__every=2)
-            second = folder.start("--resume", "latest", prefix=faulty(fault, "/"))
-            problems += [f"{fault}: {p}" for p in compare(folder, second, whole)]
+            first = folder.start(prefix=faulty(fault, "/"), checkpoint__every=4)
+            problems += [f"{fault}: {p}" for p in compare(folder, first, whole)]
+            second = folder.start("--resume", "out/checkpoints/step-4", "--overwrite", prefix=faulty(fault, "/"))
+            problems += [f"{fault}, going on: {p}" for p in compare(folder, second, whole)]
             problems += [f"{fault}: {result.err}" for result in (first, second) if result.err.strip()]
     return problems
 
