@@ -381,10 +381,11 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  zs::install_stop_signals();  // first: a launcher may send one at any time
+  zs::hold_stop_signals();
   zs::keep_standard_descriptors();
   zs::set_nccl_environment();
   zs::limit_spinning(argv);
+  zs::install_stop_signals();
   try {
     return parse_and_run(argc, argv);
   } catch (...) {

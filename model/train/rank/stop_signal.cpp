@@ -3,22 +3,24 @@
 #include <array>
 #include <atomic>
 #include <csignal>
-#include <utility>
 
 #include "runtime/base/check.h"
 
 namespace zs {
 namespace {
 
-std::atomic<bool> stop_requested{
-    false};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables): a signal handler has nothing else
-static_assert(std::atomic<bool>::is_always_lock_free);
+// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): a signal handler has nothing else
+std::atomic<bool> stop_requested{false};
+std::atomic<int> first_signal{0};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
-std::atomic<int> first_signal{0};  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
-// Errors of the write instead: what was to become of them before.
-std::array ignored = {
-    std::pair<int, sighandler_t>{SIGXFSZ, SIG_DFL},  // NOLINT(cppcoreguidelines-avoid-non-const-global-variables)
-    std::pair<int, sighandler_t>{SIGPIPE, SIG_DFL}};
+struct Taken {
+  int signal;
+  struct sigaction before;
+};
+std::array stops = {Taken{SIGINT, {}}, Taken{SIGTERM, {}}, Taken{SIGUSR1, {}}, Taken{SIGUSR2, {}}, Taken{SIGHUP, {}}};
+std::array ignored = {Taken{SIGXFSZ, {}}, Taken{SIGPIPE, {}}};
+// NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
 void on_signal(int signal) {
   int none = 0;
@@ -27,33 +29,42 @@ void on_signal(int signal) {
   if (signal == SIGINT || signal == SIGTERM) std::signal(signal, SIG_DFL);
 }
 
-}  // namespace
+void set_mask(int how) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const Taken& stop : stops) sigaddset(&signals, stop.signal);
+  ZS_CHECK(pthread_sigmask(how, &signals, nullptr) == 0, "signals {}", how);
+}
 
-void install_stop_signals() {
+void take(Taken& taken, void (*handler)(int)) {
   struct sigaction action {};
-  action.sa_handler = on_signal;
+  action.sa_handler = handler;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  struct sigaction before {};
-  ZS_CHECK(sigaction(SIGHUP, nullptr, &before) == 0, "signal {}", SIGHUP);
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP}) {
-    if (signal == SIGHUP && before.sa_handler == SIG_IGN) continue;
-    ZS_CHECK(sigaction(signal, &action, nullptr) == 0, "signal {}", signal);
+  ZS_CHECK(sigaction(taken.signal, &action, &taken.before) == 0, "signal {}", taken.signal);
+}
+
+void give_back(const Taken& taken) {
+  ZS_CHECK(sigaction(taken.signal, &taken.before, nullptr) == 0, "signal {}", taken.signal);
+}
+
+}  // namespace
+
+void hold_stop_signals() { set_mask(SIG_BLOCK); }
+
+void install_stop_signals() {
+  for (Taken& stop : stops) {
+    take(stop, on_signal);
+    if (stop.signal == SIGHUP && stop.before.sa_handler == SIG_IGN) give_back(stop);
   }
   // A full disk quota and a closed pipe are errors of the write, not the end of the process.
-  for (auto& [signal, handler] : ignored) {
-    handler = std::signal(signal, SIG_IGN);
-    ZS_CHECK(handler != SIG_ERR, "signal {}", signal);
-  }
+  for (Taken& one : ignored) take(one, SIG_IGN);
+  set_mask(SIG_UNBLOCK);
 }
 
 void release_stop_signals() {
-  struct sigaction now {};
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP}) {
-    const bool is_ours = sigaction(signal, nullptr, &now) == 0 && now.sa_handler == on_signal;
-    if (is_ours) ZS_CHECK(std::signal(signal, SIG_DFL) != SIG_ERR, "signal {}", signal);
-  }
-  for (const auto& [signal, handler] : ignored) std::signal(signal, handler);
+  for (const Taken& stop : stops) give_back(stop);
+  for (const Taken& one : ignored) give_back(one);
   if (const int signal = first_signal.load(std::memory_order_relaxed); signal != 0) std::raise(signal);
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """A disk that does half of what it is asked for, or is interrupted by a signal, changes nothing; one that fails while a run begins leaves nothing
-in its way. Usage: file_faults_test.py TRAIN IO_FAULTS_LIBRARY [WORD...]   (WORD: only the cases whose name contains one)"""
+in its way; and a signal at any time is a request. Usage: file_faults_test.py TRAIN IO_FAULTS_LIBRARY [WORD...]   (WORD: only the cases whose name contains one)"""
 
 import pathlib
 import sys
@@ -8,7 +8,7 @@ import sys
 import harness
 from resume_test import Folder, compare, expect, whole_run
 
-IO = 74
+IO, STOPPED = 74, 75
 
 
 def faulty(fault, file):
@@ -41,6 +41,13 @@ def begin(train, whole):
     return problems
 
 
+def early(train, whole):
+    """A signal that comes before main, since a launcher may send one at any time, stops a run in order, and it goes on."""
+    with Folder(train) as folder:
+        problems = expect(folder.start(prefix=faulty("signal", "-")), STOPPED, "--resume latest")
+        return problems + compare(folder, folder.start("--resume", "latest"), whole)
+
+
 if __name__ == "__main__":
     LIBRARY = str(pathlib.Path(sys.argv.pop(2)).resolve())
-    sys.exit(harness.run_cases((going_on, begin), whole_run(harness.begin())))
+    sys.exit(harness.run_cases((going_on, begin, early), whole_run(harness.begin())))

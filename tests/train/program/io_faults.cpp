@@ -1,12 +1,14 @@
 // What network file systems may do, for a program that is started with this library in LD_PRELOAD. IO_FILE: a part of
 // the names of the files that it happens to. IO_FAULT: "short", half of each write; "eintr", EINTR from every call but
-// each third; "eio=N", EIO from the N-th fsync.
+// each third; "eio=N", EIO from the N-th fsync; "signal", SIGUSR1 before main, where the program has started itself
+// again.
 #include <dlfcn.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -36,6 +38,12 @@ std::size_t part_of(int descriptor, std::size_t bytes) {
 template <class Function>
 Function* next(const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
+}
+
+[[gnu::constructor]] void send_signal() {
+  const char* const fault = std::getenv("IO_FAULT");
+  if (fault != nullptr && std::strcmp(fault, "signal") == 0 && std::getenv("GOMP_SPINCOUNT") != nullptr)
+    std::raise(SIGUSR1);
 }
 
 }  // namespace
