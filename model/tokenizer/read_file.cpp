@@ -8,10 +8,9 @@
 #include <cstdint>
 
 #include "runtime/base/check.h"
+#include "runtime/base/reader_limits.h"
 
 namespace zs {
-
-static constexpr std::int64_t kLargestFile = 128 << 20;
 
 std::string read_tokenizer_file(const std::string& path) {
   const auto fail = [&](const std::string& what) {
@@ -23,8 +22,8 @@ std::string read_tokenizer_file(const std::string& path) {
   std::string text, problem;
   if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
     problem = "this is no regular file";
-  } else if (status.st_size > kLargestFile) {
-    problem = fmt::format("the file has {} bytes, more than {}", status.st_size, kLargestFile);
+  } else if (status.st_size > ReaderLimits::kTokenizerBytes) {
+    problem = fmt::format("the file has {} bytes, more than {}", status.st_size, ReaderLimits::kTokenizerBytes);
   } else {
     text.resize(static_cast<std::size_t>(status.st_size));
     for (std::size_t have = 0; have < text.size() && problem.empty();) {

@@ -11,11 +11,12 @@
 
 #include "runtime/base/check.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
+#include "runtime/base/reader_limits.h"
 
 namespace zs {
 namespace {
 
-constexpr off_t kLargest = off_t{64} << 20;  // a line for each checkpoint that was ever saved
+constexpr off_t kLargest = ReaderLimits::kRunMarkBytes;  // a line for each checkpoint that was ever saved
 
 /// A regular file that is open for reading, or for appending; nothing else ever is.
 class PlainFile {

@@ -1,5 +1,6 @@
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
 #include "runtime/base/parse_integer.h"
+#include "runtime/base/reader_limits.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -13,7 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";
-constexpr std::int64_t kLargestManifest = std::int64_t{1} << 30;
 
 std::string name_of_folder(const std::string& folder) {
   const fs::path path = fs::path(folder).lexically_normal();
@@ -28,7 +28,7 @@ CheckpointManifest read_manifest(const std::string& folder) {
                 advice_for(failed.value()));
   if (!fs::is_directory(status)) throw DamagedCheckpoint("there is no checkpoint", folder, kTryAnother);
   const std::string path = folder + "/" + kManifestFile;
-  CheckpointManifest manifest = parse_manifest(FileReader(path).read_all(kLargestManifest), path);
+  CheckpointManifest manifest = parse_manifest(FileReader(path).read_all(ReaderLimits::kManifestBytes), path);
   if (const auto named = step_of(name_of_folder(folder)); named && *named != manifest.step)
     throw Error(ExitCode::checkpoint,
                 fmt::format("the folder of step {} holds the checkpoint of step {}", *named, manifest.step), folder,
@@ -41,9 +41,10 @@ CheckpointManifest read_manifest(const std::string& folder) {
 bool is_other_step(const std::string& root, std::int64_t step) {
   const std::string path = step_folder(root, step) + "/" + kManifestFile;
   try {
-    const std::string text = FileReader(path).read_all(kLargestManifest);
+    const std::string text = FileReader(path).read_all(ReaderLimits::kManifestBytes);
     const std::int64_t held = parse_manifest(text, path).step;
-    return held != step && FileReader(step_folder(root, held) + "/" + kManifestFile).read_all(kLargestManifest) != text;
+    return held != step &&
+           FileReader(step_folder(root, held) + "/" + kManifestFile).read_all(ReaderLimits::kManifestBytes) != text;
   } catch (const DamagedCheckpoint& error) {
     return error.where() != path;  // there is none under its own name
   }
