@@ -2,6 +2,8 @@
 // of ranks.
 #include "model/train/plan/explain.h"
 
+#include <fmt/format.h>
+
 #include <numeric>
 
 #include "model/train/config/config_plan.h"

@@ -1,4 +1,5 @@
 #include "model/train/inference/tokenize.h"
+#include "model/train/rank/print.h"
 
 #include <algorithm>
 #include <array>
@@ -117,9 +118,9 @@ void tokenize_files(const TokenizeJob& job) {
                 "name files, patterns or folders with text");
   writer.commit();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  fmt::print("{}: {} tokens ({}) of {} from {}, {}, {:.1f} MB/s\n", job.out, writer.count(), writer.layout(),
-             format_number(static_cast<std::int64_t>(files.size()), "file"), format_bytes(text_bytes),
-             format_number(threads, "thread"), static_cast<double>(text_bytes) * 1e-6 / seconds);
+  print_to_stdout("{}: {} tokens ({}) of {} from {}, {}, {:.1f} MB/s\n", job.out, writer.count(), writer.layout(),
+                  format_number(static_cast<std::int64_t>(files.size()), "file"), format_bytes(text_bytes),
+                  format_number(threads, "thread"), static_cast<double>(text_bytes) * 1e-6 / seconds);
 }
 
 }  // namespace zs

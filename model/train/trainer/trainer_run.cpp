@@ -1,6 +1,7 @@
 // What a Trainer says and does about its run's directory.
 
 #include "model/train/config/config_dataset.h"
+#include "model/train/rank/print.h"
 #include "model/train/run_dir/weights.h"
 #include "model/train/trainer/trainer.h"
 #include "runtime/base/standard_streams.h"
@@ -21,7 +22,7 @@ void Trainer::take_up_run() {
   if (!is_first() || resume_->run_dir.empty()) return;
   clear_way(*resume_, *mark_, config_.checkpoint.keep, kept_best());
   if (const std::string kept = reopen_run_dir(run_dir_, *mark_, config_text()); !kept.empty())
-    print_to_stderr("train: note: config.toml was changed since the run wrote it, and is now {}\n", kept);
+    print_to_stderr("train: note: config.toml was changed since the run wrote it, and is now {}\n", escaped(kept));
   if (const std::int64_t last = log_->cut_after(resume_->step); last != resume_->step)
     print_to_stderr("train: note: metrics.jsonl lacks steps {} to {}\n", last + 1, resume_->step);
 }
@@ -70,7 +71,7 @@ void Trainer::explain_steps() {
   if (!explainer_) return;
   try {
     if (const std::string text = explainer_->finish(world_.rank()); !text.empty())
-      print_to_stdout("{}{}", is_terminal_ ? "\n" : "", text);
+      print_to_stdout("{}{}", is_terminal_ ? "\n" : "", AsIs{text});
   } catch (const Error& error) {  // the run is worth more
     tell("warning", fmt::format("no trace is written: {}", error.what()));
   }
