@@ -4,7 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -42,6 +44,21 @@ void RegularFile::read(std::int64_t offset, void* out, std::int64_t bytes) const
                   "leave it alone, and start again");
     next += count, offset += count, bytes -= count;
   }
+}
+
+std::optional<std::string> file_of_model(const std::string& folder, const std::string& name) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  fs::path root = fs::canonical(folder, failed);
+  const fs::path file = fs::canonical(fs::path(folder) / name, failed);
+  if (failed) return std::nullopt;
+  for (fs::path part = root; part.has_relative_path(); part = part.parent_path())
+    if (part.filename() == "snapshots" && fs::is_directory(part.parent_path() / "blobs", failed)) {
+      root = part.parent_path();
+      break;
+    }
+  const bool is_inside = std::mismatch(root.begin(), root.end(), file.begin(), file.end()).first == root.end();
+  return is_inside ? std::optional(file.string()) : std::nullopt;
 }
 
 std::string read_text_file(const std::string& path, std::int64_t most) {

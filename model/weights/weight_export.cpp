@@ -11,7 +11,9 @@
 #include <nlohmann/json.hpp>
 
 #include "model/weights/safetensors.h"
+#include "model/weights/regular_file.h"
 #include "model/weights/weight_files.h"
+#include "runtime/base/reader_limits.h"
 
 namespace zs {
 namespace {
@@ -123,15 +125,22 @@ void export_file(ParameterSource& source, const TensorMap& map, const std::strin
   write_tensors(source, exported_tensors(map, source.parameters()), path, FileDType::f32);
 }
 
-void copy_companions(const std::string& from, const std::string& to) {
+std::vector<std::string> copy_companions(const std::string& from, const std::string& to) {
+  std::vector<std::string> left_out;
   for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
                            "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
                            "chat_template.jinja", "chat_template.json"}) {
     std::error_code failed;
     if (!fs::is_regular_file(fs::path(from) / name, failed)) continue;
-    constexpr std::int64_t kMost = std::int64_t{1} << 30;
-    write_file_atomically((fs::path(to) / name).string(), read_text_file((fs::path(from) / name).string(), kMost));
+    if (const auto file = file_of_model(from, name))
+      write_file_atomically((fs::path(to) / name).string(), read_text_file(*file, ReaderLimits::kCompanionBytes));
+    else
+      left_out.push_back(
+          fmt::format("{}/{} is a link that leads out of the model's folder, and is not exported: put "
+                      "the file there",
+                      from, name));
   }
+  return left_out;
 }
 
 OutputFolder::OutputFolder(std::string path) : path_(std::move(path)) {

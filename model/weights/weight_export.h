@@ -57,8 +57,9 @@ void export_safetensors(ParameterSource& source, const TensorMap& map, const std
 /// The same as one f32 file of this name. Error(io), Error(cannot_create).
 void export_file(ParameterSource& source, const TensorMap& map, const std::string& path);
 
-/// Tokenizer files and generation_config.json, as far as they are there.
-void copy_companions(const std::string& from, const std::string& to);
+/// Tokenizer files and generation_config.json, as far as they are there, and belong to the model (file_of_model()). A
+/// line for each that does not.
+std::vector<std::string> copy_companions(const std::string& from, const std::string& to);
 
 /// A folder that appears whole or not at all: written beside its place, and renamed by commit(). Error(cannot_create)
 /// where the place is taken by more than an empty folder.

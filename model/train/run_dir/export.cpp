@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/data/output_file.h"
+#include "model/data/utf8.h"
 #include "model/families/family.h"
 #include "model/families/hf_config.h"
 #include "model/lora/lora_folder.h"
@@ -18,11 +19,14 @@
 #include "model/weights/weight_import.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
 #include "runtime/shard/optimizers/optimizer.h"
+#include "runtime/base/standard_streams.h"
 
 namespace zs {
 namespace {
 
 namespace fs = std::filesystem;
+
+void warn(const std::string& what) { print_to_stderr("train: warning: {}\n", escaped(what)); }
 
 bool is_file(const fs::path& path) {
   std::error_code failed;
@@ -81,6 +85,7 @@ class ImportedWeights final : public ParameterSource {
  public:
   ImportedWeights(std::unique_ptr<WeightImport> weights, std::vector<ParameterShape> parameters)
       : weights_(std::move(weights)), parameters_(std::move(parameters)) {
+    for (const std::string& warning : weights_->warnings()) warn(warning);
     for (const ParameterShape& parameter : parameters_) columns_[parameter.name] = columns_of(parameter.shape);
   }
   const std::vector<ParameterShape>& parameters() const override { return parameters_; }
@@ -195,7 +200,7 @@ std::string config_json(const ModelConfig& model, const std::string& dtype) {
     family.derive(theirs);
     theirs.path = model.path;
     theirs.preset = model.preset;
-    if (theirs == model) document = nlohmann::ordered_json::parse(own.document().dump());
+    if (theirs == model) document = own.document();
   }
   const char* const name = dtype == "f32" ? "float32" : dtype == "f16" ? "float16" : "bfloat16";
   if (document.contains("torch_dtype")) document["torch_dtype"] = name;
@@ -234,7 +239,8 @@ void write_folder(ParameterSource& weights, const ModelConfig& model, const Expo
   OutputFolder folder(job.to);
   const TensorMap map = family_named(model.family).tensor_map(model);
   export_safetensors(weights, map, folder.writing(), {dtype_named(job.dtype), job.shard_mib << 20});
-  if (!model.path.empty()) copy_companions(model.path, folder.writing());
+  if (!model.path.empty())
+    for (const std::string& left_out : copy_companions(model.path, folder.writing())) warn(left_out);
   write_file_atomically((fs::path(folder.writing()) / HfConfig::kFile).string(), config_json(model, job.dtype));
   folder.commit();
 }
