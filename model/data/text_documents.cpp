@@ -5,7 +5,7 @@
 
 #include "model/data/bad_data.h"
 #include "model/data/file_format.h"
-#include "model/data/strict_json.h"
+#include "model/json/strict_json.h"
 #include "model/tokenizer/document_encoder.h"
 
 namespace zs {

@@ -64,4 +64,13 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
+bool has_control_characters(std::string_view text) {
+  while (!text.empty()) {
+    const Utf8 next = next_utf8(text);
+    if (next.is_control) return true;
+    text.remove_prefix(next.bytes);
+  }
+  return false;
+}
+
 }  // namespace zs

@@ -23,5 +23,7 @@ std::string printable(std::string_view bytes, bool is_utf8 = true);
 /// The same for a line that others write, too: control characters (C0, DEL, and C1 as UTF-8) and bytes that are not
 /// UTF-8 are spelled as \x1b.
 std::string escaped(std::string_view text);
+/// C0, DEL or C1.
+bool has_control_characters(std::string_view text);
 
 }  // namespace zs

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "model/data/strict_json.h"
+#include "model/json/strict_json.h"
 #include "model/tokenizer/sentencepiece_model.h"
 #include "model/weights/regular_file.h"
 #include "runtime/base/parse_integer.h"

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "model/data/strict_json.h"
+#include "model/json/strict_json.h"
 #include "model/weights/regular_file.h"
 
 namespace zs {

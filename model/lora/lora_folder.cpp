@@ -7,8 +7,8 @@
 #include <set>
 
 #include "model/data/output_file.h"
-#include "model/data/strict_json.h"
 #include "model/families/hf_config.h"
+#include "model/json/strict_json.h"
 #include "model/weights/regular_file.h"
 #include "model/weights/weight_files.h"
 

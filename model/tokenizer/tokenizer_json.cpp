@@ -3,7 +3,7 @@
 
 #include <unordered_set>
 
-#include "model/data/strict_json.h"
+#include "model/json/strict_json.h"
 #include "model/tokenizer/json_fields.h"
 #include "model/tokenizer/read_file.h"
 #include "model/tokenizer/tokenizer_spec.h"

@@ -8,7 +8,8 @@
 #include <set>
 #include <unordered_set>
 
-#include "model/data/strict_json.h"
+#include "model/data/utf8.h"
+#include "model/json/strict_json.h"
 
 namespace zs {
 namespace {

@@ -10,8 +10,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "model/weights/safetensors.h"
 #include "model/weights/regular_file.h"
+#include "model/weights/safetensors.h"
 #include "model/weights/weight_files.h"
 #include "runtime/base/reader_limits.h"
 

@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <set>
 
-#include "model/data/strict_json.h"
 #include "model/data/utf8.h"
+#include "model/json/strict_json.h"
 #include "model/weights/weight_index.h"
 #include "runtime/base/reader_limits.h"
 

@@ -2,7 +2,8 @@
 
 #include <unordered_map>
 
-#include "model/data/strict_json.h"
+#include "model/data/utf8.h"
+#include "model/json/strict_json.h"
 
 namespace zs {
 namespace {

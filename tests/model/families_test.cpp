@@ -6,8 +6,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "runtime/shard/runtime/unshard_scope.h"
 #include "model/families/hf_config.h"
+#include "runtime/shard/runtime/unshard_scope.h"
 #include "runtime/tensor/autograd.h"
 #include "tests/message_of.h"
 #include "tests/tensor/gradient_check.h"

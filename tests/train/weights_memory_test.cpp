@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "model/data/strict_json.h"
 #include "model/data/text_documents.h"
+#include "model/json/strict_json.h"
 #include "model/weights/weight_export.h"
 #include "model/weights/weight_import.h"
 #include "model/weights/weight_index.h"

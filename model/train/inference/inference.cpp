@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "model/data/utf8.h"
 #include "model/train/plan/memory_check.h"
 #include "model/train/rank/agreed.h"
 #include "model/train/rank/program.h"

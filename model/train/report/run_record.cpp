@@ -12,13 +12,13 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "model/data/strict_json.h"
+#include "model/json/strict_json.h"
 #include "model/train/config/config.h"
 #include "model/train/run_dir/open_file.h"
 #include "model/train/run_dir/run_mark.h"
 #include "runtime/base/check.h"
-#include "runtime/shard/checkpoint/checkpoint_folder.h"
 #include "runtime/base/reader_limits.h"
+#include "runtime/shard/checkpoint/checkpoint_folder.h"
 
 namespace zs {
 namespace {

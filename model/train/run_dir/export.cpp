@@ -17,9 +17,9 @@
 #include "model/weights/weight_export.h"
 #include "model/weights/weight_files.h"
 #include "model/weights/weight_import.h"
+#include "runtime/base/standard_streams.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
 #include "runtime/shard/optimizers/optimizer.h"
-#include "runtime/base/standard_streams.h"
 
 namespace zs {
 namespace {

@@ -14,12 +14,12 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "model/data/strict_json.h"
+#include "model/json/strict_json.h"
 #include "model/train/run_dir/open_file.h"
 #include "runtime/base/check.h"
 #include "runtime/base/file_modes.h"
-#include "runtime/base/units.h"
 #include "runtime/base/reader_limits.h"
+#include "runtime/base/units.h"
 
 namespace zs {
 namespace {

@@ -10,8 +10,8 @@
 #include <sstream>
 
 #include "runtime/base/check.h"
-#include "runtime/shard/checkpoint/checkpoint_folder.h"
 #include "runtime/base/reader_limits.h"
+#include "runtime/shard/checkpoint/checkpoint_folder.h"
 
 namespace zs {
 namespace {

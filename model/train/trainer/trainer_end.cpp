@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "model/data/utf8.h"
 #include "model/train/rank/agreed.h"
 #include "model/train/rank/print.h"
 #include "model/train/rank/program.h"

@@ -2,6 +2,7 @@
 #include <sstream>
 #include <utility>
 
+#include "model/data/utf8.h"
 #include "model/train/config/config_dataset.h"
 #include "model/train/config/config_recompute.h"
 #include "model/train/plan/explain.h"

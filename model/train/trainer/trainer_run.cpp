@@ -1,5 +1,6 @@
 // What a Trainer says and does about its run's directory.
 
+#include "model/data/utf8.h"
 #include "model/train/config/config_dataset.h"
 #include "model/train/rank/print.h"
 #include "model/train/run_dir/weights.h"

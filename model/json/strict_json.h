@@ -55,7 +55,5 @@ std::string json_text(const Json& document, int indent = 2) {
 
 /// At most 60 bytes of a name, for a message.
 std::string shortened(const std::string& text);
-/// C0, DEL or C1.
-bool has_control_characters(std::string_view text);
 
 }  // namespace zs

@@ -1,9 +1,7 @@
-#include "model/data/strict_json.h"
+#include "model/json/strict_json.h"
 
 #include <iterator>
 #include <vector>
-
-#include "model/data/utf8.h"
 
 namespace zs {
 namespace {
@@ -175,15 +173,6 @@ std::string shortened(const std::string& text) {
   std::size_t end = kMost - 3;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
   return text.substr(0, end) + "...";
-}
-
-bool has_control_characters(std::string_view text) {
-  while (!text.empty()) {
-    const Utf8 next = next_utf8(text);
-    if (next.is_control) return true;
-    text.remove_prefix(next.bytes);
-  }
-  return false;
 }
 
 }  // namespace zs
