@@ -13,14 +13,13 @@ namespace {
 
 constexpr const char* kLeaveOut = "leave it out, or give it a text";
 
-/// Of a line of JSON the values of some fields; of nothing else anything is kept. A field that comes twice has its
-/// last value.
+/// Keeps the values of some fields of a line of JSON, and nothing else. A field that comes twice has its last value.
 class LineHandler final : public JsonHandler {
  public:
   struct Field {
     std::string name;
     const char* type = nullptr;  ///< null: the line has no such field
-    std::string text = {};       ///< of a string
+    std::string text = {};       ///< a string's value
   };
   /// `wants_names`: also gathers what fields there are, as far as a message shows them.
   explicit LineHandler(std::vector<Field> fields, bool wants_names = false)

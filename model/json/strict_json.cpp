@@ -98,7 +98,7 @@ class TreeBuilder final : public JsonHandler {
   std::string problem;
 
  private:
-  // What the library and the allocator take: of a list twice an element, as it grows.
+  // Bytes that library and allocator take; a list that grows takes twice its elements.
   static constexpr std::size_t kElementBytes = 2 * sizeof(json), kMemberBytes = 112, kTextBytes = 48,
                                kContainerBytes = 64;
 
@@ -123,7 +123,7 @@ class TreeBuilder final : public JsonHandler {
 
   json& root_;
   std::vector<json*> open_;
-  json* slot_ = nullptr;  // of the member whose key has come
+  json* slot_ = nullptr;  // value of the member whose key has come
   std::int64_t bytes_left_;
 };
 

@@ -12,15 +12,15 @@
 
 namespace zs {
 
-/// What is wrong with a JSON text.
+/// A problem of a JSON text.
 struct JsonProblem {
-  std::size_t byte = 0;        ///< where
+  std::size_t byte = 0;        ///< position in the text
   std::string what = {};       ///< "is not valid JSON: syntax error ...", "nests deeper than 128"
   bool is_no_json = false;     ///< else it is JSON, of a kind that is not read
   bool is_of_handler = false;  ///< the handler has returned false, and knows why
 };
 
-/// What takes a JSON text value by value. Numbers from 0 to 2^64 - 1 written as integers come as unsigned, every other
+/// Takes a JSON text value by value. Numbers from 0 to 2^64 - 1 written as integers come as unsigned, every other
 /// one as what it is.
 class JsonHandler : public nlohmann::json_sax<nlohmann::json> {
  public:

@@ -43,8 +43,8 @@ struct Regex::Scratch::State {
 
   std::int64_t text_bytes = -1;    // below 0: no text has begun
   std::int64_t bytes_left = 0;     // that steps may make of it
-  double begin_s = 0, most_s = 0;  // of the thread's processor time
-  double look_again_s = 0;         // of the clock that costs little
+  double begin_s = 0, most_s = 0;  // processor time of the thread
+  double look_again_s = 0;         // by the clock that costs little
   int calls = 0;
 
   void begin_text(std::size_t bytes);

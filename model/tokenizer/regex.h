@@ -26,7 +26,7 @@ class Regex {
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
 
-    /// What follows is done to a text of so many bytes: sets what that may take (ReaderLimits).
+    /// Begins a text of so many bytes: sets what its steps may take (ReaderLimits).
     void begin_text(std::size_t bytes);
     /// Counts bytes that a step makes of the text. Error(model), which names the step, where that is too much.
     void grow(std::size_t bytes, const std::string& step);

@@ -115,7 +115,7 @@ void check_character_map(std::string_view map, const std::string& path) {
   if (map.back() != '\0') fail();
   for (std::size_t i = 0; i < units; ++i) {
     const std::uint32_t unit = unit_at(i);
-    if (i > 0 && (unit & kIsLeaf) != 0) continue;  // which no look-up enters
+    if (i > 0 && (unit & kIsLeaf) != 0) continue;  // no look-up enters a leaf
     const std::size_t offset = std::size_t{unit >> 10} << ((unit & kIsFar) != 0 ? 8 : 0), next = i ^ offset;
     if ((next | 0xff) >= units) fail();  // with any byte of a text
     if ((unit & kHasLeaf) != 0 && (unit_at(next) & ~kIsLeaf) >= text_bytes) fail();

@@ -32,8 +32,8 @@ struct SentencePieceModel {
   int unk = -1, bos = -1, eos = -1, pad = -1;      ///< ids; -1: none
 };
 
-/// Of the bytes of a tokenizer.model; without the ids. Throws Error(model), which names `path`, for what the library
-/// would accept and then read beyond: a map of characters that leads out of itself.
+/// Parses the bytes of a tokenizer.model; without the ids. Throws Error(model), which names `path`, also for a map of
+/// characters that leads out of itself, which the library would accept and read beyond.
 SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::string& path);
 /// Checks the model at `path`, and has the library load it. Throws Error(model).
 SentencePieceModel load_sentencepiece(const std::string& path, sentencepiece::SentencePieceProcessor& processor);

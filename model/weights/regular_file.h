@@ -27,7 +27,7 @@ class RegularFile {
   std::int64_t bytes_ = 0;
 };
 
-/// Where a file of a model's folder is: in the folder itself, or, where the folder lies in a cache of the Hugging Face
+/// Path of a file of a model's folder: in the folder itself, or, where the folder lies in a cache of the Hugging Face
 /// hub (MODEL/snapshots/REVISION, whose files are links to MODEL/blobs), below MODEL. Nothing where a link leads
 /// elsewhere: such a file is not the model's to hand on.
 std::optional<std::string> file_of_model(const std::string& folder, const std::string& name);

@@ -43,7 +43,7 @@ class WeightFiles {
   void read(const std::string& name, std::int64_t offset, void* out, std::int64_t bytes);
   /// Bytes of all tensors.
   std::int64_t data_bytes() const;
-  /// What of an index is not as its files are, and was passed over: as transformers does.
+  /// Warnings about an index that does not say what its files are; the files count, as in transformers.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:

@@ -79,7 +79,7 @@ class IndexHandler final : public JsonHandler {
     return true;
   }
   bool is_total() const { return depth_ == 2 && at_ == At::metadata && key_ == "total_size"; }
-  /// Where something else belongs.
+  /// Refuses a value where something else belongs.
   void value(const char* what) {
     if (depth_ == 0 && std::string_view(what) != "an object") refuse_weights(file_, "the index is no JSON object");
     if (depth_ == 2 && at_ == At::map)
@@ -91,7 +91,7 @@ class IndexHandler final : public JsonHandler {
 
   const std::string& file_;
   WeightIndex index_;
-  std::unordered_map<std::string, std::size_t> numbers_;  // of files
+  std::unordered_map<std::string, std::size_t> numbers_;  // places of files
   std::size_t* file_of_tensor_ = nullptr;
   std::string key_;
   At at_ = At::other;

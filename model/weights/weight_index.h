@@ -9,7 +9,7 @@
 
 namespace zs {
 
-/// What the index of a model's files says: the file of each tensor, and how many bytes all of them have.
+/// Index of a model's files: the file of each tensor, and how many bytes all of them have.
 struct WeightIndex {
   std::map<std::string, std::size_t> file_of;  ///< its place in `files`
   std::vector<std::string> files;              ///< names beside the index

@@ -5,8 +5,8 @@
 
 namespace zs {
 
-/// How deep, how large and how slow to read the files of others may be: what every reader of the project goes by, so
-/// that no file takes a process down. Each is many times what published models need (docs/reliability.md lists them).
+/// Limits of depth, size and time that every reader keeps to, so that no file of others takes a process down. Each is
+/// many times what published models need (docs/reliability.md lists them).
 struct ReaderLimits {
   // JSON of any file
   static constexpr int kJsonDepth = 128;
@@ -16,8 +16,8 @@ struct ReaderLimits {
   static constexpr std::int64_t kModelJsonBytes = 16
                                                   << 20;  ///< config.json, generation_config.json, adapter_config.json
   static constexpr std::int64_t kIndexBytes = 100'000'000;
-  static constexpr std::int64_t kHeaderBytes = 100'000'000;      ///< of a safetensors file: what its reference reads
-  static constexpr std::size_t kTensors = std::size_t{1} << 20;  ///< of one header or index
+  static constexpr std::int64_t kHeaderBytes = 100'000'000;      ///< safetensors; what its reference reads
+  static constexpr std::size_t kTensors = std::size_t{1} << 20;  ///< one header's or index's
   static constexpr std::size_t kTensorDims = 64;
   static constexpr std::size_t kMetadataEntries = std::size_t{1} << 16;
   static constexpr std::int64_t kCompanionBytes = std::int64_t{1} << 30;  ///< a file that is copied as it is
@@ -25,13 +25,13 @@ struct ReaderLimits {
   // Tokenizers
   static constexpr std::int64_t kTokenizerBytes = 128 << 20;
   static constexpr std::int64_t kTokenizerTreeBytes = 512 << 20;
-  static constexpr std::size_t kPieces = std::size_t{1} << 21;  ///< of a SentencePiece model
-  static constexpr std::size_t kTokenBytes = 4096;              ///< of a token's or piece's text
+  static constexpr std::size_t kPieces = std::size_t{1} << 21;  ///< SentencePiece's
+  static constexpr std::size_t kTokenBytes = 4096;              ///< a token's or piece's text
   static constexpr std::size_t kAddedTokenBytes = 256;          ///< the text is searched for each of them
-  static constexpr std::size_t kAffixBytes = 64;                ///< what a BPE puts before or behind each character
+  static constexpr std::size_t kAffixBytes = 64;                ///< prefix or suffix of a BPE's symbols
   static constexpr std::int64_t kUnusedIds = 1 << 20;           ///< ids that may lie between those of tokens
   static constexpr std::size_t kFrameIds = 4096;                ///< special tokens around a text
-  static constexpr int kTokenizerSteps = 64;                    ///< of each kind
+  static constexpr int kTokenizerSteps = 64;                    ///< each kind's
   static constexpr std::size_t kPatternBytes = 64 << 10;
   static constexpr std::size_t kPatternGroups = 100;  ///< one in the other
   /// A text of n bytes may become kTextGrowth * n + kTextGrowthBytes by the steps of its tokenizer, and its expressions
@@ -43,7 +43,7 @@ struct ReaderLimits {
   static constexpr std::size_t kTomlBytes = std::size_t{1} << 20;
   static constexpr int kTomlDepth = 16;  ///< brackets, and parts of a dotted name
   static constexpr std::size_t kMetricsLineBytes = 16384;
-  static constexpr std::int64_t kDamagedLineBytes = 64 << 20;  ///< of metrics.jsonl, passed over
+  static constexpr std::int64_t kDamagedLineBytes = 64 << 20;  ///< a line of metrics.jsonl that is passed over
   static constexpr std::size_t kDamagedLines = 1'000'000;
   static constexpr std::int64_t kRunMarkBytes = 64 << 20;
   static constexpr std::int64_t kManifestBytes = std::int64_t{1} << 30;

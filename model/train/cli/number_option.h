@@ -23,7 +23,7 @@ inline CLI::Validator integer_from(std::int64_t least, std::int64_t most) {
   return CLI::Validator(check, "");
 }
 
-/// The same of a number, which NaN is not.
+/// Checks that an option is a number there, which NaN is not.
 inline CLI::Validator number_from(double least, double most) {
   const std::string wanted = fmt::format("a number from {} to {}", least, most);
   const auto check = [=](std::string& text) {

@@ -16,7 +16,7 @@ struct AsIs {
   std::string_view text;
 };
 
-/// What is printed of a value: of a text that others chose, a path or a name, no control characters.
+/// Escapes a text that others chose, a path or a name; any other value stays.
 template <class T>
 decltype(auto) printed(const T& value) {
   if constexpr (std::is_same_v<T, AsIs>)

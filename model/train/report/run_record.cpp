@@ -126,7 +126,7 @@ void for_each_line(const std::string& path, const std::function<void(const std::
   constexpr std::size_t kReadBytes = 64 << 10;
   RunFile file(path);
   std::string line;
-  std::int64_t passed_over = 0;  // of this line
+  std::int64_t passed_over = 0;  // bytes of this line
   for (std::string bytes = file.read(kReadBytes); !bytes.empty(); bytes = file.read(kReadBytes)) {
     for (std::string_view rest = bytes; !rest.empty();) {
       const std::size_t end = rest.find('\n');
@@ -220,7 +220,7 @@ void RunRecord::add_lost_updates(std::int64_t step, const std::vector<LostShare>
 }
 
 void RunRecord::add(const StepMetrics& metrics) {
-  if (metrics.step == 0) {  // what was validated before the first step: all else of it is nothing
+  if (metrics.step == 0) {  // a validation before the first step: all else is nothing
     if (metrics.val_loss) add_validation(0, *metrics.val_loss);
     return;
   }

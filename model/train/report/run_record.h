@@ -23,7 +23,7 @@ struct RunRecord {
          data_wait_ms = {};
   Series lost_masters = {}, lost_copies = {};  ///< shares of all groups together
   std::optional<StepMetrics> last = {};        ///< step
-  std::int64_t best_step = -1;                 ///< of validation; -1: none
+  std::int64_t best_step = -1;                 ///< best validation's; -1: none
   float best_validation = 0, last_validation = 0;
   double train_s = 0;                              ///< in steps
   double data_wait_s = 0;                          ///< of that for samples
