@@ -1,11 +1,11 @@
 #include "model/data/text_documents.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "model/data/bad_data.h"
 #include "model/data/file_format.h"
+#include "model/json/strict_json.h"
 #include "model/tokenizer/document_encoder.h"
 
 namespace zs {
@@ -13,54 +13,105 @@ namespace {
 
 constexpr const char* kLeaveOut = "leave it out, or give it a text";
 
-/// At most 60 bytes of a name, for a message.
-std::string short_name(const std::string& name) { return name.size() <= 60 ? name : name.substr(0, 57) + "..."; }
+/// Keeps the values of some fields of a line of JSON, and nothing else. A field that comes twice has its last value.
+class LineHandler final : public JsonHandler {
+ public:
+  struct Field {
+    std::string name;
+    const char* type = nullptr;  ///< null: the line has no such field
+    std::string text = {};       ///< a string's value
+  };
+  /// `wants_names`: also gathers what fields there are, as far as a message shows them.
+  explicit LineHandler(std::vector<Field> fields, bool wants_names = false)
+      : fields_(std::move(fields)), wants_names_(wants_names) {}
 
-std::string names_of(const nlohmann::json& object) {
-  std::string names;
-  for (const auto& entry : object.items()) {
-    if (names.size() > 120) return names + " ...";
-    names += (names.empty() ? "" : ", ") + short_name(entry.key());
+  const Field& field(std::size_t i) const { return fields_[i]; }
+  /// "object" where the line is one.
+  const char* type() const { return type_; }
+  std::string names() const { return names_.empty() ? "no fields" : names_; }
+
+ private:
+  bool null() override { return value("null"); }
+  bool boolean(bool) override { return value("boolean"); }
+  bool number_integer(number_integer_t) override { return value("number"); }
+  bool number_unsigned(number_unsigned_t) override { return value("number"); }
+  bool number_float(number_float_t, const string_t&) override { return value("number"); }
+  bool string(string_t& text) override {
+    value("string");
+    if (depth_ == 1 && field_ != nullptr) field_->text = std::move(text);
+    return true;
   }
-  return names.empty() ? "no fields" : names;
-}
+  bool start_object(std::size_t) override { return value("object"), ++depth_, true; }
+  bool start_array(std::size_t) override { return value("array"), ++depth_, true; }
+  bool end_object() override { return --depth_, true; }
+  bool end_array() override { return --depth_, true; }
+  bool key(string_t& name) override {
+    constexpr std::size_t kShown = 120;
+    if (depth_ != 1) return true;
+    field_ = nullptr;
+    for (Field& field : fields_)
+      if (field.name == name) field_ = &field;
+    if (!wants_names_) return true;
+    wants_names_ = names_.size() <= kShown;
+    names_ += names_.empty() ? shortened(name) : wants_names_ ? ", " + shortened(name) : " ...";
+    return true;
+  }
 
-nlohmann::json parse_line(std::string_view line, const std::string& where) {
+  bool value(const char* type) {
+    if (depth_ == 0) type_ = type;
+    if (depth_ == 1 && field_ != nullptr) field_->type = type;
+    return true;
+  }
+
+  std::vector<Field> fields_;
+  bool wants_names_;
+  Field* field_ = nullptr;  // whose value comes next; null: of one that nobody reads
+  const char* type_ = "";
+  int depth_ = 0;
+  std::string names_;
+};
+
+void read_line(std::string_view line, LineHandler& handler, const std::string& where) {
   if (line.find_first_not_of(" \t\r") == line.npos)
     throw bad_data("the line is empty, and no JSON object", where, "leave it out");
-  nlohmann::json object;
-  try {
-    object = nlohmann::json::parse(line);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw bad_data(fmt::format("the line is not JSON, from its byte {} on", error.byte), where,
-                   "write one JSON object a line, in UTF-8");
-  }
-  if (!object.is_object())
-    throw bad_data(fmt::format("the line is a JSON {}, not an object", object.type_name()), where,
+  if (const auto problem = read_json(line, handler))
+    throw bad_data(problem->is_no_json ? fmt::format("the line is not JSON, from its byte {} on", problem->byte)
+                                       : fmt::format("the line {}, at its byte {}", problem->what, problem->byte),
+                   where, "write one JSON object a line, in UTF-8");
+  if (std::string_view(handler.type()) != "object")
+    throw bad_data(fmt::format("the line is a JSON {}, not an object", handler.type()), where,
                    "write one JSON object a line");
-  return object;
 }
 
-std::string text_field(const nlohmann::json& object, const std::string& field, const char* key,
-                       const std::string& where) {
-  const auto found = object.find(field);
-  if (found == object.end())
-    throw bad_data(fmt::format("the line has no field \"{}\"", short_name(field)), where,
-                   fmt::format("set {} to one of its fields: {}", key, names_of(object)));
-  if (!found->is_string())
-    throw bad_data(fmt::format("the field \"{}\" is a JSON {}, not a string", short_name(field), found->type_name()),
-                   where, fmt::format("set {} to a field that is text", key));
-  return found->get<std::string>();
+std::string fields_of(std::string_view line, const std::string& where) {
+  LineHandler handler({}, true);
+  read_line(line, handler, where);
+  return handler.names();
+}
+
+const std::string& text_of(const LineHandler::Field& field, const char* key, std::string_view line,
+                           const std::string& where) {
+  if (field.type == nullptr)
+    throw bad_data(fmt::format("the line has no field \"{}\"", shortened(field.name)), where,
+                   fmt::format("set {} to one of its fields: {}", key, fields_of(line, where)));
+  if (std::string_view(field.type) != "string")
+    throw bad_data(fmt::format("the field \"{}\" is a JSON {}, not a string", shortened(field.name), field.type), where,
+                   fmt::format("set {} to a field that is text", key));
+  return field.text;
 }
 
 TextDocument json_document(std::string_view line, const DocumentOptions& options, std::string where) {
-  const nlohmann::json object = parse_line(line, where);
+  const bool has_prompt = !options.prompt_field.empty();
+  std::vector<LineHandler::Field> fields = {{.name = options.field}};
+  const bool is_other = has_prompt && options.prompt_field != options.field;
+  if (is_other) fields.push_back({.name = options.prompt_field});
+  LineHandler handler(std::move(fields));
+  read_line(line, handler, where);
   TextDocument document;
-  if (!options.prompt_field.empty())
-    document.prompt = text_field(object, options.prompt_field, "data.prompt_field", where);
-  document.text = text_field(object, options.field, "data.field", where);
+  if (has_prompt) document.prompt = text_of(handler.field(is_other ? 1 : 0), "data.prompt_field", line, where);
+  document.text = text_of(handler.field(0), "data.field", line, where);
   if (document.text.empty())
-    throw bad_data(fmt::format("the document is empty: its field \"{}\" has no text", short_name(options.field)), where,
+    throw bad_data(fmt::format("the document is empty: its field \"{}\" has no text", shortened(options.field)), where,
                    kLeaveOut);
   document.where = std::move(where);
   return document;
@@ -74,6 +125,9 @@ TextDocument line_document(std::string_view line, std::string where) {
 
 void add_lines(std::string_view text, const std::string& file, const DocumentOptions& options,
                std::vector<TextDocument>& documents) {
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  if (options.format == DocumentFormat::jsonl && text.starts_with(kByteOrderMark))
+    text.remove_prefix(kByteOrderMark.size());
   for (std::int64_t number = 1; !text.empty(); ++number) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     const std::string_view line = text.substr(0, end);

@@ -1,5 +1,7 @@
 #include "model/data/utf8.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cstdint>
 
@@ -45,6 +47,30 @@ std::string printable(std::string_view bytes, bool is_utf8) {
     bytes.remove_prefix(next.bytes);
   }
   return text;
+}
+
+std::string escaped(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const Utf8 next = next_utf8(text);
+    const std::string_view bytes = text.substr(0, next.bytes);
+    if (next.is_valid && !next.is_control) {
+      out += bytes;
+    } else {
+      for (const char c : bytes) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    }
+    text.remove_prefix(bytes.size());
+  }
+  return out;
+}
+
+bool has_control_characters(std::string_view text) {
+  while (!text.empty()) {
+    const Utf8 next = next_utf8(text);
+    if (next.is_control) return true;
+    text.remove_prefix(next.bytes);
+  }
+  return false;
 }
 
 }  // namespace zs

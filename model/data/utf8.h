@@ -20,4 +20,10 @@ Utf8 next_utf8(std::string_view text);
 /// and tab, and for each byte that is of no character.
 std::string printable(std::string_view bytes, bool is_utf8 = true);
 
+/// Text for a line of the program's own: control characters (C0, DEL, and C1 as UTF-8) and bytes that are not
+/// UTF-8 are spelled as \x1b.
+std::string escaped(std::string_view text);
+/// Control characters are C0, DEL and C1.
+bool has_control_characters(std::string_view text);
+
 }  // namespace zs

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "model/json/strict_json.h"
 #include "model/tokenizer/sentencepiece_model.h"
 #include "model/weights/regular_file.h"
-#include "model/weights/strict_json.h"
 #include "runtime/base/parse_integer.h"
 
 namespace zs {
@@ -26,10 +26,9 @@ bool is_file(const std::string& folder, const char* name) {
 
 /// Null where there is none.
 json folder_json(const std::string& folder, const char* name) {
-  constexpr std::int64_t kMost = 256 << 20;
   if (!is_file(folder, name)) return nullptr;
   const std::string path = (fs::path(folder) / name).string();
-  return parse_document(read_text_file(path, kMost), path);
+  return parse_document(read_text_file(path, ReaderLimits::kTokenizerBytes), path, ReaderLimits::kTokenizerTreeBytes);
 }
 
 json member(const json& object, const char* key) { return object.is_object() ? object.value(key, json()) : json(); }

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "model/json/strict_json.h"
 #include "model/weights/regular_file.h"
-#include "model/weights/strict_json.h"
 
 namespace zs {
 namespace {
@@ -86,7 +86,7 @@ void take_rotary(const HfConfig& config, ModelConfig& model) {
 std::int64_t pad_token_of(const HfConfig& config, std::int64_t vocab) {
   constexpr const char* kKey = "pad_token_id";
   if (!config.has(kKey)) return -1;
-  const json& value = config.document()[kKey];
+  const json& value = config.document().at(kKey);
   if (!value.is_number_integer()) config.refuse(kKey);
   const bool is_beyond = value.is_number_unsigned() ? value.get<std::uint64_t>() >= static_cast<std::uint64_t>(vocab)
                                                     : value.get<std::int64_t>() < -vocab;
@@ -97,9 +97,8 @@ std::int64_t pad_token_of(const HfConfig& config, std::int64_t vocab) {
 }  // namespace
 
 HfConfig HfConfig::of_folder(const std::string& folder) {
-  constexpr std::int64_t kMost = 16 << 20;
   const std::string file = (std::filesystem::path(folder) / kFile).string();
-  return HfConfig(parse_document(read_text_file(file, kMost), file), file);
+  return HfConfig(parse_document(read_text_file(file, ReaderLimits::kModelJsonBytes), file), file);
 }
 
 HfConfig::HfConfig(const json& document, std::string file)
@@ -167,9 +166,10 @@ HfConfig HfConfig::object(const char* key) const {
 }
 
 void HfConfig::refuse(const char* key) const {
+  const json* const value = find(key);
   throw Error(ExitCode::model,
-              fmt::format("{}{} = {} is not supported, and it changes the model", place_, shortened(key),
-                          shortened((*document_)[key].dump())),
+              fmt::format("{}{}{} is not supported, and it changes the model", place_, shortened(key),
+                          value == nullptr ? " as it is by default" : " = " + shortened(value->dump())),
               file_, "use a model without it");
 }
 
@@ -281,7 +281,7 @@ TensorMap rotary_tensor_map(const ModelConfig& model, bool has_qkv_bias, bool ha
 std::int64_t window_of_layers(const HfConfig& config, std::int64_t layers, std::int64_t window, std::int64_t first) {
   std::int64_t windowed = window == 0 ? 0 : std::max<std::int64_t>(0, layers - first);
   if (config.has("layer_types")) {
-    const json& types = config.document()["layer_types"];
+    const json& types = config.document().at("layer_types");
     windowed = 0;
     for (const json& type : types) {
       if (type != "full_attention" && type != "sliding_attention") config.refuse("layer_types");

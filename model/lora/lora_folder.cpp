@@ -8,8 +8,8 @@
 
 #include "model/data/output_file.h"
 #include "model/families/hf_config.h"
+#include "model/json/strict_json.h"
 #include "model/weights/regular_file.h"
-#include "model/weights/strict_json.h"
 #include "model/weights/weight_files.h"
 
 namespace zs {
@@ -50,18 +50,17 @@ bool is_set(const json& value) {
 void check_beginning(const HfConfig& config) {
   constexpr const char* kKey = "init_lora_weights";
   if (!config.has(kKey)) return;
-  const json& value = config.document()[kKey];
+  const json& value = config.document().at(kKey);
   if (!value.is_boolean() && value != "gaussian" && value != "orthogonal") config.refuse(kKey);
 }
 
 HfConfig read_config(const std::string& folder) {
-  constexpr std::int64_t kMost = 16 << 20;
   const std::string file = (fs::path(folder) / kConfigFile).string();
-  HfConfig config(parse_document(read_text_file(file, kMost), file), file);
+  HfConfig config(parse_document(read_text_file(file, ReaderLimits::kModelJsonBytes), file), file);
   config.require("peft_type", "LORA");
   config.require("bias", "none");
   for (const char* const key : kForeign)
-    if (config.has(key) && is_set(config.document()[key])) config.refuse(key);
+    if (config.has(key) && is_set(config.document().at(key))) config.refuse(key);
   check_beginning(config);
   if (!config.has("r")) throw Error(ExitCode::model, "r is missing", file, "use the file that peft has written");
   return config;
@@ -120,7 +119,7 @@ std::string config_json(const ModelConfig& model, const LoraConfig& lora) {
                                    {"task_type", kTask},
                                    {"use_dora", false},
                                    {"use_rslora", false}};
-  return config.dump(2) + "\n";
+  return json_text(config) + "\n";
 }
 
 /// Some of another's parameters.

@@ -9,6 +9,7 @@
 #include "model/tokenizer/utf8.h"
 #include "model/tokenizer/word_cache.h"
 #include "runtime/base/check.h"
+#include "runtime/base/reader_limits.h"
 
 namespace zs {
 namespace {
@@ -38,6 +39,7 @@ class BpeTokenizer::BpeEncoder : public Tokenizer::Encoder {
       throw Error(ExitCode::dataset, "the text is not valid UTF-8", fmt::format("byte {}", invalid),
                   "convert it to UTF-8");
     out_ = &out;
+    scratch_.begin_text(text.size());
     const SpecialFrame& frame = owner_.spec_.frame;
     if (add_special_tokens) out.insert(out.end(), frame.before.begin(), frame.before.end());
     owner_.matchers_[0]->split(text, scratch_, [&](std::size_t begin, std::size_t end, const AddedToken* token) {
@@ -203,6 +205,10 @@ BpeTokenizer::BpeTokenizer(const std::string& path)
 }
 
 void BpeTokenizer::set_token(std::int32_t id, const std::string& text, bool is_special) {
+  if (text.size() > ReaderLimits::kTokenBytes)
+    throw Error(ExitCode::model,
+                fmt::format("token {} has {} bytes, more than {}", id, text.size(), ReaderLimits::kTokenBytes), path_,
+                "use a tokenizer without it");
   if (tokens_.size() <= static_cast<std::size_t>(id)) tokens_.resize(static_cast<std::size_t>(id) + 1);
   tokens_[static_cast<std::size_t>(id)] = {text, true, is_special};
 }

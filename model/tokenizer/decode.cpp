@@ -19,8 +19,13 @@ std::string joined(const Texts& texts, std::string_view between = {}) {
 }
 
 void replace_text(std::string& text, std::string_view from, std::string_view to) {
-  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size()))
-    text.replace(at, from.size(), to);
+  std::string made;
+  std::size_t copied = 0;
+  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, copied)) {
+    made.append(text, copied, at - copied).append(to);
+    copied = at + from.size();
+  }
+  if (copied > 0) text = made.append(text, copied);
 }
 
 /// A token with a character outside the alphabet stands for itself.
@@ -117,6 +122,9 @@ void apply(const DecoderStep& step, Texts& texts, Regex::Scratch& scratch, const
 std::string decode_tokens(const TokenizerSpec& spec, std::vector<std::string> tokens, const std::string& file) {
   if (!spec.has_decoder) return joined(tokens, " ");
   Regex::Scratch scratch;
+  std::size_t bytes = 0;
+  for (const std::string& token : tokens) bytes += token.size();
+  scratch.begin_text(bytes);
   for (const DecoderStep& step : spec.decoder) apply(step, tokens, scratch, file);
   return joined(tokens);
 }

@@ -85,6 +85,7 @@ std::string_view apply(const NormalizerStep& step, std::string_view text, std::s
       return out;
     case Kind::prepend:
       if (text.empty() || step.text.empty()) return text;
+      scratch.grow(step.text.size(), "normalizer, Prepend");
       out.append(step.text).append(text);
       return out;
     case Kind::replace: replace_matches(step.pattern.front(), text, step.text, scratch, out); return out;
@@ -101,6 +102,7 @@ void replace_matches(const Regex& pattern, std::string_view text, std::string_vi
                      std::string& out) {
   std::size_t copied = 0;
   pattern.find_all(text, scratch, [&](TextRange match) {
+    scratch.grow(content.size(), pattern.setting());
     out.append(text, copied, match.begin - copied).append(content);
     copied = match.end;
   });

@@ -4,11 +4,11 @@
 
 #include <cstdint>
 
+#include "runtime/base/check.h"
 #include "runtime/base/file.h"
+#include "runtime/base/reader_limits.h"
 
 namespace zs {
-
-static constexpr std::int64_t kLargestFile = 128 << 20;
 
 std::string read_tokenizer_file(const std::string& path) {
   const auto fail = [&](const std::string& what) {
@@ -17,8 +17,8 @@ std::string read_tokenizer_file(const std::string& path) {
   const File file = File::open(path, O_RDONLY);
   if (!file.is_open()) throw fail("cannot open the file: " + system_reason(file.error()));
   if (!file.is_regular()) throw fail("this is no regular file");
-  if (file.bytes() > kLargestFile)
-    throw fail(fmt::format("the file has {} bytes, more than {}", file.bytes(), kLargestFile));
+  if (file.bytes() > ReaderLimits::kTokenizerBytes)
+    throw fail(fmt::format("the file has {} bytes, more than {}", file.bytes(), ReaderLimits::kTokenizerBytes));
   std::string text(static_cast<std::size_t>(file.bytes()), '\0');
   const File::Count count = file.read_at(0, text.data(), text.size());
   if (count.error != 0) throw fail("cannot read the file: " + system_reason(count.error));

@@ -26,6 +26,11 @@ class Regex {
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
 
+    /// Begins a text of so many bytes: sets what its steps may take (ReaderLimits).
+    void begin_text(std::size_t bytes);
+    /// Counts bytes that a step makes of the text. Error(model), which names the step, where that is too much.
+    void grow(std::size_t bytes, const std::string& step);
+
    private:
     friend class Regex;
     struct State;
@@ -37,8 +42,9 @@ class Regex {
   /// One that finds exactly `text`.
   static Regex literal(std::string_view text, const std::string& setting);
 
+  const std::string& setting() const { return setting_; }
   /// The first match that begins at `from` or later. `text` is valid UTF-8. Throws Error(model) when the pattern takes
-  /// more memory or more steps than any sensible one.
+  /// more memory, steps or time than any sensible one.
   std::optional<TextRange> find(std::string_view text, std::size_t from, Scratch& scratch) const;
 
   /// Calls `each(range)` for every match from left to right. An empty match right behind another match is passed over.
@@ -60,6 +66,7 @@ class Regex {
  private:
   struct Code;
   static std::size_t char_length(char lead);
+  int match(std::string_view text, std::size_t from, std::size_t last, Scratch& scratch) const;
 
   std::string setting_;
   std::shared_ptr<const Code> code_;

@@ -7,6 +7,7 @@
 #include "model/tokenizer/regex.h"
 #include "model/tokenizer/utf8.h"
 #include "runtime/base/check.h"
+#include "runtime/base/reader_limits.h"
 
 namespace zs {
 namespace {
@@ -17,7 +18,6 @@ constexpr const char* kSpace = "\\t-\\r\\x{85}\\p{Z}";
 constexpr const char* kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
 constexpr const char* kWordAlone = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";  // and these, where no class is around it
 constexpr const char* kHexDigit = "0-9A-Fa-f";
-constexpr std::size_t kLongestPattern = 64 << 10, kDeepestGroups = 100;
 
 bool is_letter_or_digit(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); }
 bool is_hex_digit(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
@@ -27,7 +27,8 @@ class Translator {
   Translator(std::string_view pattern, const std::string& setting) : pattern_(pattern), setting_(setting) {}
 
   std::string run() {
-    if (pattern_.size() > kLongestPattern) refuse(fmt::format("more than {} bytes", kLongestPattern));
+    if (pattern_.size() > ReaderLimits::kPatternBytes)
+      refuse(fmt::format("more than {} bytes", ReaderLimits::kPatternBytes));
     if (find_invalid_utf8(pattern_) != kValidUtf8) refuse("bytes that are not UTF-8");
     if (pattern_.find('\0') != std::string_view::npos) refuse("a byte of 0");
     if (pattern_.starts_with("(?i)")) {
@@ -88,7 +89,7 @@ class Translator {
 
   void group() {
     take(1);
-    if (caseless_.size() > kDeepestGroups) refuse("groups nested too deeply");
+    if (caseless_.size() > ReaderLimits::kPatternGroups) refuse("groups nested too deeply");
     caseless_.push_back(caseless_.back());
     out_ += '(';
     if (next() != '?') return;

@@ -5,6 +5,10 @@
 #include <string_view>
 #include <vector>
 
+namespace sentencepiece {
+class SentencePieceProcessor;
+}
+
 namespace zs {
 
 /// SentencePiece's kinds of pieces, with the numbers that its files and GGUF's have for them.
@@ -28,9 +32,12 @@ struct SentencePieceModel {
   int unk = -1, bos = -1, eos = -1, pad = -1;      ///< ids; -1: none
 };
 
-/// Of the bytes of a tokenizer.model that the library has accepted; without the ids.
-SentencePieceModel parse_sentencepiece_model(std::string_view bytes);
-/// Throws Error(model).
+/// Parses the bytes of a tokenizer.model; without the ids. Throws Error(model), which names `path`, also for a map of
+/// characters that leads out of itself, which the library would accept and read beyond.
+SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::string& path);
+/// Checks the model at `path`, and has the library load it. Throws Error(model).
+SentencePieceModel load_sentencepiece(const std::string& path, sentencepiece::SentencePieceProcessor& processor);
+/// With the ids. Throws Error(model).
 SentencePieceModel read_sentencepiece_model(const std::string& path);
 
 }  // namespace zs

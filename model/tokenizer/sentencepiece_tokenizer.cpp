@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 
-#include "model/tokenizer/read_file.h"
 #include "model/tokenizer/sentencepiece_model.h"
 #include "model/tokenizer/utf8.h"
 #include "model/tokenizer/word_cache.h"
@@ -54,12 +53,7 @@ std::size_t word_end(std::string_view text, std::size_t begin) {
 class SentencePieceTokenizer : public Tokenizer {
  public:
   SentencePieceTokenizer(const std::string& path, const TokenizerConfig& config) : path_(path), config_(config) {
-    const std::string bytes = read_tokenizer_file(path);
-    const auto status = processor_.LoadFromSerializedProto(bytes);
-    if (!status.ok())
-      throw Error(ExitCode::model, fmt::format("this is no SentencePiece model: {}", status.ToString()), path,
-                  "fetch it again");
-    is_cut_at_spaces_ = is_cut_at_spaces(parse_sentencepiece_model(bytes));
+    is_cut_at_spaces_ = is_cut_at_spaces(load_sentencepiece(path, processor_));
     if (processor_.eos_id() >= 0) end_of_text_ = processor_.eos_id();
     if ((config.add_bos_token && processor_.bos_id() < 0) || (config.add_eos_token && processor_.eos_id() < 0))
       throw Error(ExitCode::model, "tokenizer_config.json adds a token that the model does not have", path,

@@ -3,6 +3,7 @@
 
 #include <unordered_set>
 
+#include "model/json/strict_json.h"
 #include "model/tokenizer/json_fields.h"
 #include "model/tokenizer/read_file.h"
 #include "model/tokenizer/tokenizer_spec.h"
@@ -15,22 +16,10 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t kLargestId = (1 << 24) - 1;
-constexpr int kDeepestNesting = 24, kMostSteps = 64;
 constexpr const char* kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 json parse(const std::string& path) {
-  const std::string text = read_tokenizer_file(path);
-  try {
-    return json::parse(text, [&](int depth, json::parse_event_t, json&) {
-      if (depth > kDeepestNesting)
-        throw Error(ExitCode::model, fmt::format("the JSON is nested more than {} deep", kDeepestNesting), path);
-      return true;
-    });
-  } catch (const json::exception& error) {
-    std::string reason = error.what();
-    reason.erase(0, reason.find("] ") == std::string::npos ? 0 : reason.find("] ") + 2);
-    throw Error(ExitCode::model, "the file is no valid JSON: " + reason, path, "fetch or write it again");
-  }
+  return parse_document(read_tokenizer_file(path), path, ReaderLimits::kTokenizerTreeBytes);
 }
 
 /// Calls `step(fields, type)` for the object under `key`, or for each that its Sequences hold under `list`.
@@ -41,7 +30,8 @@ void for_each_step(Fields& parent, const char* key, const char* list, const Step
   const auto visit = [&](Fields fields, const auto& self) -> void {
     const std::string type = fields.text("type");
     if (type != "Sequence") {
-      if (++steps > kMostSteps) parent.fail(fmt::format("has more than {} steps in {}", kMostSteps, key));
+      if (++steps > ReaderLimits::kTokenizerSteps)
+        parent.fail(fmt::format("has more than {} steps in {}", ReaderLimits::kTokenizerSteps, key));
       step(fields, type);
     } else {
       const json& inner = fields.array(list);
@@ -187,6 +177,8 @@ std::vector<AddedToken> read_added_tokens(Fields& top) {
     AddedToken token;
     token.id = static_cast<std::int32_t>(fields.integer("id", kLargestId));
     token.content = fields.text("content");
+    if (token.content.size() > ReaderLimits::kAddedTokenBytes)
+      fields.fail(fmt::format("has a content of more than {} bytes", ReaderLimits::kAddedTokenBytes));
     token.single_word = fields.boolean("single_word");
     token.lstrip = fields.boolean("lstrip");
     token.rstrip = fields.boolean("rstrip");
@@ -207,6 +199,8 @@ void append_special(Fields& processor, Fields& piece, std::vector<std::int32_t>&
   Fields token = all.object(name.c_str());
   const json& list = token.array("ids");
   for (const json& id : list) ids.push_back(static_cast<std::int32_t>(token.integer_of(id, "ids", kLargestId)));
+  if (ids.size() > ReaderLimits::kFrameIds)
+    processor.fail(fmt::format("puts more than {} tokens around a text", ReaderLimits::kFrameIds));
 }
 
 SpecialFrame read_template(Fields& fields) {
@@ -256,6 +250,7 @@ void read_vocab(Fields& model, BpeSpec& spec) {
   const json& vocab = model.get("vocab");
   if (!vocab.is_object()) model.fail("has a vocab that is no object");
   std::unordered_set<std::int64_t> ids;
+  std::int64_t largest = 0;
   spec.vocab.reserve(vocab.size());
   for (const auto& entry : vocab.items()) {
     if (!entry.value().is_number_integer() || entry.value() < 0 || entry.value() > kLargestId)
@@ -264,7 +259,10 @@ void read_vocab(Fields& model, BpeSpec& spec) {
     if (!ids.insert(id).second)
       model.fail(fmt::format("has two tokens of id {}, one of them '{}'", id, shown(entry.key())));
     spec.vocab.emplace_back(entry.key(), id);
+    largest = std::max<std::int64_t>(largest, id);
   }
+  if (largest > 2 * std::ssize(spec.vocab) + ReaderLimits::kUnusedIds)
+    model.fail(fmt::format("has an id {} among {} tokens", largest, spec.vocab.size()));
 }
 
 void read_merges(Fields& model, BpeSpec& spec) {
@@ -300,6 +298,9 @@ BpeSpec read_model(Fields model) {
   spec.unk_token = model.text("unk_token", "");
   spec.continuing_prefix = model.text("continuing_subword_prefix", "");
   spec.end_of_word_suffix = model.text("end_of_word_suffix", "");
+  for (const std::string& affix : {spec.continuing_prefix, spec.end_of_word_suffix})
+    if (affix.size() > ReaderLimits::kAffixBytes)
+      model.fail(fmt::format("has a prefix or suffix of more than {} bytes", ReaderLimits::kAffixBytes));
   spec.fuse_unk = model.boolean("fuse_unk", false);
   spec.byte_fallback = model.boolean("byte_fallback", false);
   spec.ignore_merges = model.boolean("ignore_merges", false);

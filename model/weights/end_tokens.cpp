@@ -4,8 +4,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "model/json/strict_json.h"
 #include "model/weights/regular_file.h"
-#include "model/weights/strict_json.h"
 
 namespace zs {
 namespace {
@@ -22,12 +22,11 @@ std::int32_t token_of(const nlohmann::json& value, const std::string& file) {
 }  // namespace
 
 std::vector<std::int32_t> end_tokens_of(const std::string& folder) {
-  constexpr std::int64_t kMostBytes = 16 << 20;
   for (const char* const name : {"generation_config.json", "config.json"}) {
     const std::string file = (std::filesystem::path(folder) / name).string();
     std::error_code failed;
     if (!std::filesystem::exists(file, failed)) continue;
-    const nlohmann::json document = parse_document(read_text_file(file, kMostBytes), file);
+    const nlohmann::json document = parse_document(read_text_file(file, ReaderLimits::kModelJsonBytes), file);
     if (!document.is_object()) refuse_weights(file, "the file is no JSON object");
     const auto found = document.find(kKey);
     if (found == document.end() || found->is_null()) return {};

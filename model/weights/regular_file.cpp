@@ -3,6 +3,9 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
 #include <utility>
 
 namespace zs {
@@ -28,6 +31,21 @@ void RegularFile::read(std::int64_t offset, void* out, std::int64_t bytes) const
   if (static_cast<std::int64_t>(count.bytes) < bytes)
     throw Error(ExitCode::model, "the file became shorter while it was read", where(),
                 "leave it alone, and start again");
+}
+
+std::optional<std::string> file_of_model(const std::string& folder, const std::string& name) {
+  namespace fs = std::filesystem;
+  std::error_code failed;
+  fs::path root = fs::canonical(folder, failed);
+  const fs::path file = fs::canonical(fs::path(folder) / name, failed);
+  if (failed) return std::nullopt;
+  for (fs::path part = root; part.has_relative_path(); part = part.parent_path())
+    if (part.filename() == "snapshots" && fs::is_directory(part.parent_path() / "blobs", failed)) {
+      root = part.parent_path();
+      break;
+    }
+  const bool is_inside = std::mismatch(root.begin(), root.end(), file.begin(), file.end()).first == root.end();
+  return is_inside ? std::optional(file.string()) : std::nullopt;
 }
 
 std::string read_text_file(const std::string& path, std::int64_t most) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "runtime/base/file.h"
@@ -24,6 +25,11 @@ class RegularFile {
   File file_;
   std::int64_t bytes_ = 0;
 };
+
+/// Path of a file of a model's folder: in the folder itself, or, where the folder lies in a cache of the Hugging Face
+/// hub (MODEL/snapshots/REVISION, whose files are links to MODEL/blobs), below MODEL. Nothing where a link leads
+/// elsewhere: such a file is not the model's to hand on.
+std::optional<std::string> file_of_model(const std::string& folder, const std::string& name);
 
 /// All of a file of at most `most` bytes.
 std::string read_text_file(const std::string& path, std::int64_t most);

@@ -8,12 +8,11 @@
 #include <set>
 #include <unordered_set>
 
-#include "model/weights/strict_json.h"
+#include "model/data/utf8.h"
+#include "model/json/strict_json.h"
 
 namespace zs {
 namespace {
-
-constexpr std::size_t kMostDims = 64;
 
 std::string tensor_named(const std::string& name) { return fmt::format("tensor \"{}\"", shortened(name)); }
 
@@ -28,7 +27,7 @@ void check_name(const std::string& name, const std::string& file) {
 
 /// Builds a SafetensorsHeader while the text is read, and stops at the first thing that does not belong there: nothing
 /// is kept of what is not wanted, and nothing nests deeper than three.
-class HeaderHandler final : public StrictJsonHandler {
+class HeaderHandler final : public JsonHandler {
  public:
   explicit HeaderHandler(const std::string& file) : file_(file) {}
 
@@ -45,6 +44,8 @@ class HeaderHandler final : public StrictJsonHandler {
     if (at_ == At::outside && !is_done_) return at_ = At::top, true;
     if (at_ == At::top) {
       if (key_ == kMetadata) return at_ = At::metadata, true;
+      if (header_.tensors.size() == ReaderLimits::kTensors)
+        refuse_weights(file_, fmt::format("more than {} tensors", ReaderLimits::kTensors));
       header_.tensors.emplace_back().name = key_;
       fields_ = none, offsets_.clear();
       return at_ = At::entry, true;
@@ -58,6 +59,8 @@ class HeaderHandler final : public StrictJsonHandler {
       if (name != kMetadata) check_name(name, file_);
       key_ = name;
     } else if (at_ == At::metadata) {
+      if (header_.metadata.size() == ReaderLimits::kMetadataEntries)
+        refuse_weights(file_, fmt::format("__metadata__ has more than {} entries", ReaderLimits::kMetadataEntries));
       if (!header_.metadata.try_emplace(name).second)
         refuse_weights(file_, fmt::format("__metadata__ has \"{}\" twice", shortened(name)));
       key_ = name;
@@ -99,8 +102,8 @@ class HeaderHandler final : public StrictJsonHandler {
     if (at_ != At::list) unexpected("a number");
     if (value > std::uint64_t{INT64_MAX}) refuse_weights(file_, fmt::format("{}: {} is too large", where(), value));
     std::vector<std::int64_t>& list = field_ == shape ? header_.tensors.back().shape : offsets_;
-    if (list.size() >= (field_ == shape ? kMostDims : 2))
-      refuse_weights(file_, field_ == shape ? fmt::format("{}: more than {} dims", where(), kMostDims)
+    if (list.size() >= (field_ == shape ? ReaderLimits::kTensorDims : 2))
+      refuse_weights(file_, field_ == shape ? fmt::format("{}: more than {} dims", where(), ReaderLimits::kTensorDims)
                                             : fmt::format("{}: more than two data_offsets", where()));
     list.push_back(static_cast<std::int64_t>(value));
     return true;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/weights/file_dtype.h"
+#include "runtime/base/reader_limits.h"
 
 namespace zs {
 
@@ -24,7 +25,7 @@ struct SafetensorsHeader {
   std::vector<Tensor> tensors;  ///< in the order of their bytes
   std::map<std::string, std::string> metadata;
 
-  static constexpr std::int64_t kLengthBytes = 8, kLargest = 100'000'000;
+  static constexpr std::int64_t kLengthBytes = 8, kLargest = ReaderLimits::kHeaderBytes;
 };
 
 /// The header's length, of the first bytes of a file of `file_bytes`. Error(model), which names `file`.

@@ -11,8 +11,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "model/weights/regular_file.h"
 #include "model/weights/safetensors.h"
 #include "model/weights/weight_files.h"
+#include "runtime/base/reader_limits.h"
 
 namespace zs {
 namespace {
@@ -82,14 +84,6 @@ constexpr std::array kCompanions = {"generation_config.json",
                                     "chat_template.jinja",
                                     "chat_template.json"};
 
-/// True where the file that a path leads to is the folder's own, or in the cache that the folder is a snapshot of:
-/// there files are links to ../../blobs.
-bool is_own_companion(const fs::path& folder, const fs::path& path) {
-  std::error_code failed;
-  const fs::path place = fs::canonical(path, failed).parent_path(), own = fs::canonical(folder, failed);
-  return place == own || place == own.parent_path().parent_path() / "blobs";
-}
-
 }  // namespace
 
 std::vector<ExportedTensor> exported_tensors(const TensorMap& map, const std::vector<ParameterShape>& parameters) {
@@ -150,24 +144,20 @@ void export_file(ParameterSource& source, const TensorMap& map, const std::strin
   write_tensors(source, exported_tensors(map, source.parameters()), path, FileDType::f32);
 }
 
-void check_companions(const std::string& folder) {
-  for (const char* name : kCompanions) {
-    const fs::path path = fs::path(folder) / name;
-    std::error_code failed;
-    if (fs::is_regular_file(path, failed) && !is_own_companion(folder, path))
-      throw Error(ExitCode::model, "a link that leads out of the model's folder is not exported with it", path.string(),
-                  "put the file itself there");
-  }
-}
-
-void copy_companions(const std::string& from, const std::string& to) {
-  check_companions(from);
+std::vector<std::string> copy_companions(const std::string& from, const std::string& to) {
+  std::vector<std::string> left_out;
   for (const char* name : kCompanions) {
     std::error_code failed;
     if (!fs::is_regular_file(fs::path(from) / name, failed)) continue;
-    constexpr std::int64_t kMost = std::int64_t{1} << 30;
-    write_file_atomically((fs::path(to) / name).string(), read_text_file((fs::path(from) / name).string(), kMost));
+    if (const auto file = file_of_model(from, name))
+      write_file_atomically((fs::path(to) / name).string(), read_text_file(*file, ReaderLimits::kCompanionBytes));
+    else
+      left_out.push_back(
+          fmt::format("{}/{} is a link that leads out of the model's folder, and is not exported: put "
+                      "the file there",
+                      from, name));
   }
+  return left_out;
 }
 
 OutputFolder::OutputFolder(std::string path, MayReplace may_replace)

@@ -59,12 +59,9 @@ void export_safetensors(ParameterSource& source, const TensorMap& map, const std
 /// The same as one f32 file of this name. Error(io), Error(cannot_create).
 void export_file(ParameterSource& source, const TensorMap& map, const std::string& path);
 
-/// Tokenizer files and generation_config.json, as far as they are there.
-void copy_companions(const std::string& from, const std::string& to);
-
-/// Error(model) where one of them is a link that leads out of the folder, and would be copied from there: a link to the
-/// blobs of a cache of Hugging Face's is none of these.
-void check_companions(const std::string& folder);
+/// Tokenizer files and generation_config.json, as far as they are there, and belong to the model (file_of_model()). A
+/// line for each that does not.
+std::vector<std::string> copy_companions(const std::string& from, const std::string& to);
 
 /// A folder that appears whole or not at all: written beside its place, and renamed by commit(). What a killed process
 /// has left is removed by the next one that writes there. Error(cannot_create) where the place is taken by more than an

@@ -1,58 +1,28 @@
 #include "model/weights/weight_files.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
-#include <optional>
 #include <set>
 
-#include "model/weights/strict_json.h"
+#include "model/data/utf8.h"
+#include "model/json/strict_json.h"
+#include "model/weights/weight_index.h"
+#include "runtime/base/reader_limits.h"
 
 namespace zs {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::int64_t kLargestIndex = 100'000'000;
 
-/// What an index says: the file of each tensor, and how many bytes all of them have.
-struct Index {
-  std::map<std::string, std::string> file_of;
-  std::optional<std::int64_t> total_bytes;
-};
-
-void check_shard_name(const std::string& name, const std::string& index) {
-  const bool is_plain =
-      !name.empty() && name.find('/') == name.npos && name != "." && name != ".." && !has_control_characters(name);
-  if (!is_plain)
-    refuse_weights(index, fmt::format("the index names \"{}\", which is no file beside it", shortened(name)));
-}
-
-Index parse_index(const std::string& text, const std::string& file) {
-  const nlohmann::json document = parse_document(text, file);
-  if (!document.is_object()) refuse_weights(file, "the index is no JSON object");
-  const auto map = document.find("weight_map");
-  if (map == document.end() || !map->is_object())
-    refuse_weights(file, "the index has no weight_map, which says the file of each tensor");
-  Index index;
-  for (const auto& [tensor, shard] : map->items()) {
-    if (!shard.is_string()) refuse_weights(file, fmt::format("weight_map: \"{}\" has no file name", shortened(tensor)));
-    check_shard_name(shard.get_ref<const std::string&>(), file);
-    index.file_of[tensor] = shard.get<std::string>();
-  }
-  if (index.file_of.empty()) refuse_weights(file, "weight_map has no tensor");
-  const auto metadata = document.find("metadata");
-  if (metadata == document.end() || metadata->is_null()) return index;
-  if (!metadata->is_object()) refuse_weights(file, "the index's metadata is no object");
-  if (const auto total = metadata->find("total_size"); total != metadata->end()) {
-    // Some writers have divided on the way: 8.0.
-    const bool is_whole = total->is_number_unsigned() ||
-                          (total->is_number_float() && total->get<double>() >= 0 && total->get<double>() < 0x1p53);
-    const bool is_small =
-        is_whole && (!total->is_number_unsigned() || total->get<std::uint64_t>() <= std::uint64_t{INT64_MAX});
-    if (!is_small) refuse_weights(file, "the index's total_size is no number of bytes");
-    index.total_bytes = total->get<std::int64_t>();
-  }
-  return index;
+/// At most five names, and how many there are.
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kShown = 5;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i)
+    text += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", shortened(names[i]));
+  return names.size() <= kShown ? text : fmt::format("{} and {} more", text, names.size() - kShown);
 }
 
 std::string dtypes_of(const SafetensorsHeader& header) {
@@ -105,22 +75,24 @@ void WeightFiles::add_file(const std::string& folder, const std::string& name) {
 
 void WeightFiles::read_index(const std::string& folder, const std::string& name) {
   const std::string path = (fs::path(folder) / name).string();
-  const Index index = parse_index(read_text_file(path, kLargestIndex), path);
-  std::set<std::string> names;
-  for (const auto& [tensor, file] : index.file_of) names.insert(file);
-  for (const std::string& file : names) add_file(folder, file);
+  const WeightIndex index = parse_weight_index(read_text_file(path, ReaderLimits::kIndexBytes), path);
+  std::vector<std::string> files = index.files;
+  std::sort(files.begin(), files.end());
+  for (const std::string& file : files) add_file(folder, file);
+  const auto warn = [&](const std::string& what) { warnings_.push_back(fmt::format("{}: {}", path, what)); };
+  std::vector<std::string> absent, unnamed;
   for (const auto& [tensor, file] : index.file_of) {
     const auto found = tensors_.find(tensor);
-    if (found == tensors_.end() || files_[found->second.file].name != file)
-      refuse_weights(path, fmt::format("tensor \"{}\" is not in {}, where the index has it", shortened(tensor), file));
+    if (found == tensors_.end() || files_[found->second.file].name != index.files[file]) absent.push_back(tensor);
   }
-  for (const auto& [tensor, place] : tensors_) {
-    if (!index.file_of.contains(tensor))
-      refuse_weights(files_[place.file].path, fmt::format("tensor \"{}\" is not in the index", shortened(tensor)));
-  }
-  if (index.total_bytes && *index.total_bytes != data_bytes())
-    refuse_weights(path, fmt::format("the tensors have {} bytes, and total_size of the index is {}", data_bytes(),
-                                     *index.total_bytes));
+  for (const auto& [tensor, place] : tensors_)
+    if (!index.file_of.contains(tensor)) unnamed.push_back(tensor);
+  if (!absent.empty()) warn(fmt::format("not in the file where the index has it: {}", some_of(absent)));
+  if (!unnamed.empty()) warn(fmt::format("in a file, but not in the index: {}", some_of(unnamed)));
+  if (index.total_bytes && *index.total_bytes != static_cast<double>(data_bytes()))
+    warn(fmt::format("total_size of the index is {}, and the tensors have {} bytes",
+                     *index.total_bytes < 0 ? "no number of bytes" : fmt::format("{}", *index.total_bytes),
+                     data_bytes()));
 }
 
 const SafetensorsHeader::Tensor* WeightFiles::find(const std::string& name) const {
@@ -160,7 +132,8 @@ std::string describe_weights(const std::string& path) {
   for (const WeightFiles::File& file : weights.files())
     text += fmt::format("{:<44}{:>9}{:>18}  {}\n", file.name, file.header.tensors.size(), file.bytes,
                         dtypes_of(file.header));
-  return text + fmt::format("{}: good: {} tensors, {} bytes of values\n", path, weights.tensors().size(),
+  for (const std::string& warning : weights.warnings()) text += fmt::format("warning: {}\n", escaped(warning));
+  return text + fmt::format("{}: good: {} tensors, {} bytes of values\n", escaped(path), weights.tensors().size(),
                             weights.data_bytes());
 }
 

@@ -43,6 +43,8 @@ class WeightFiles {
   void read(const std::string& name, std::int64_t offset, void* out, std::int64_t bytes);
   /// Bytes of all tensors.
   std::int64_t data_bytes() const;
+  /// Warnings about an index that does not say what its files are; the files count, as in transformers.
+  const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
   void add_file(const std::string& folder, const std::string& name);
@@ -51,6 +53,7 @@ class WeightFiles {
 
   std::vector<File> files_;
   std::map<std::string, Tensor> tensors_;
+  std::vector<std::string> warnings_;
   std::unique_ptr<RegularFile> open_;  // one at a time: an index may name more files than a process may open
   std::size_t open_index_ = 0;
 };

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <set>
 
-#include "model/weights/strict_json.h"
+#include "model/json/strict_json.h"
 
 namespace zs {
 namespace {

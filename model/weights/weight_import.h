@@ -20,6 +20,8 @@ class WeightImport {
   WeightImport(const std::string& path, const TensorMap& map, const std::vector<ParameterShape>& parameters,
                const std::string& what = "weights of this model");
 
+  /// Warnings about the files' index (WeightFiles).
+  const std::vector<std::string>& warnings() const { return files_.warnings(); }
   /// Whether it has this parameter.
   bool has(const std::string& parameter) const { return places_.contains(parameter); }
 

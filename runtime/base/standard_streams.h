@@ -31,9 +31,4 @@ void print_to_stderr(fmt::format_string<Args...> format, Args&&... args) noexcep
   }
 }
 
-template <class... Args>
-void print_to_stdout(fmt::format_string<Args...> format, Args&&... args) {
-  write_to_stdout(fmt::format(format, std::forward<Args>(args)...));
-}
-
 }  // namespace zs

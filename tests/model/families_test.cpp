@@ -4,9 +4,12 @@
 #include <catch2/catch.hpp>
 
 #include <map>
+#include <nlohmann/json.hpp>
 
+#include "model/families/hf_config.h"
 #include "runtime/shard/runtime/unshard_scope.h"
 #include "runtime/tensor/autograd.h"
+#include "tests/message_of.h"
 #include "tests/tensor/gradient_check.h"
 
 namespace zs::test {
@@ -206,6 +209,22 @@ TEST_CASE("a Llama has the parameters of its sizes, and an embedding that is not
   CHECK(llama(true)->working_parameter_count() == llama(true)->parameter_count());
   CHECK(llama(false)->parameter_count() == 2 * table + 2 * block + width);
   CHECK(llama(false)->working_parameter_count() == llama(true)->parameter_count());
+}
+
+TEST_CASE("a window of some layers is refused, where config.json leaves out which, too") {
+  const auto refused = [](nlohmann::json document) {
+    document.update({{"use_sliding_window", true}, {"sliding_window", 64}});
+    return test::coded_message_of([&] {
+      family_named("qwen2").from_config(HfConfig(nlohmann::json::parse(document.dump()), "folder/config.json"));
+    });
+  };
+  CHECK(refused({{"num_hidden_layers", 28}}).empty());  // that many have none, unless it says otherwise
+  CHECK_THAT(refused({{"num_hidden_layers", 32}}),
+             Catch::StartsWith("67: max_window_layers as it is by default is not supported"));
+  CHECK_THAT(refused({{"num_hidden_layers", 32}, {"max_window_layers", nullptr}}),
+             Catch::StartsWith("67: max_window_layers as it is by default"));
+  CHECK_THAT(refused({{"num_hidden_layers", 4}, {"max_window_layers", 2}}),
+             Catch::StartsWith("67: max_window_layers = 2 is not supported"));
 }
 
 TEST_CASE("a model of sizes that do not go together is refused with its sizes") {

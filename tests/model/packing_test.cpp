@@ -298,6 +298,10 @@ TEST_CASE("bad documents are refused with file and line") {
       {jsonl, "{\"text\": null}\n", "the field \"text\" is a JSON null, not a string", 1},
       {jsonl, "{\"text\": \"\"}\n", "the document is empty: its field \"text\" has no text", 1},
       {jsonl, "{\"text\": \"\xff\"}\n", "the line is not JSON, from its byte 11 on", 1},
+      {jsonl, "{\"text\": \"a\", \"n\": 1e999}\n", "the line has a number that is too large, at its byte 25", 1},
+      {jsonl, "{\"text\": \"a\", \"n\": " + std::string(200, '['), "the line nests deeper than 128, at its byte 147",
+       1},
+      {jsonl, std::string("{\"text\": \"a\"}\0x\n", 16), "the line has a NUL byte, at its byte 13", 1},
       {DocumentFormat::lines, "a\nb\n\nc\n", "the document is empty: the line has no text", 3},
       {DocumentFormat::lines, "a\r\n\r\nc\n", "the document is empty: the line has no text", 2},
       {DocumentFormat::files, "", "the document is empty: the file has no text", 0},
@@ -311,14 +315,28 @@ TEST_CASE("bad documents are refused with file and line") {
   CHECK_FALSE(error.what_to_do().empty());
 }
 
+TEST_CASE(
+    "a field that comes twice has its last value, fields within others are none, and a byte order mark is no JSON") {
+  TempDir dir;
+  const std::string text =
+      "\xef\xbb\xbf{\"text\": [{\"text\": \"a\"}], \"x\": {\"text\": \"b\"}, \"text\": \"c\\u0064\"}\n";
+  const auto documents =
+      read_documents({dir.write("a.jsonl", text)}, {.format = DocumentFormat::jsonl, .field = "text"});
+  REQUIRE(documents.size() == 1);
+  CHECK(documents.front().text == "cd");
+  const auto both =
+      read_documents({dir / "a.jsonl"}, {.format = DocumentFormat::jsonl, .field = "text", .prompt_field = "text"});
+  CHECK(both.front().prompt == "cd");
+}
+
 TEST_CASE("a missing field is refused with those that there are") {
   TempDir dir;
   DatasetOptions options =
       options_of(DocumentFormat::jsonl, {dir.write("a.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n")});
-  CHECK(refusal(options).what_to_do() == "set data.field to one of its fields: completion, prompt");
+  CHECK(refusal(options).what_to_do() == "set data.field to one of its fields: prompt, completion");
   options.documents.field = "completion";
   options.documents.prompt_field = "question";
-  CHECK(refusal(options).what_to_do() == "set data.prompt_field to one of its fields: completion, prompt");
+  CHECK(refusal(options).what_to_do() == "set data.prompt_field to one of its fields: prompt, completion");
 }
 
 }  // namespace zs::test

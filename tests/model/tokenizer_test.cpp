@@ -191,11 +191,13 @@ TEST_CASE("a broken tokenizer.json is refused with one line") {
     dir.write("tokenizer.json", content);
     return test::message_of([&] { open_tokenizer(dir.path()); });
   };
-  CHECK_THAT(said(""), Contains("no valid JSON"));
+  CHECK_THAT(said(""), Contains("not valid JSON"));
   CHECK_THAT(said("[]"), Contains("no object"));
   CHECK_THAT(said("{}"), Contains("lacks model"));
-  CHECK_THAT(said(std::string(1 << 20, '[')), Contains("nested"));
-  CHECK_THAT(said("{\"a\": \"\xff\"}"), Contains("no valid JSON"));
+  CHECK_THAT(said(std::string(1 << 20, '[')), Contains("tokenizer.json@129") && Contains("nests deeper than 128"));
+  CHECK_THAT(said("{\"a\": 1e999}"), Contains("a number that is too large"));
+  CHECK_THAT(said("{\"a\": 1, \"a\": 2}"), Contains("\"a\"") && Contains("occurs twice"));
+  CHECK_THAT(said("{\"a\": \"\xff\"}"), Contains("not valid JSON"));
   const auto with = [](const char* pointer, const char* value) {
     json changed = letters();
     changed[json::json_pointer(pointer)] = json::parse(value);
@@ -209,6 +211,21 @@ TEST_CASE("a broken tokenizer.json is refused with one line") {
   CHECK_THAT(with("/model/merges/0", R"("a b")"), Contains("merges[1]"));
   CHECK_THAT(with("/model/merges", R"(["a b c"])"), Contains("merges[0]"));
   CHECK_THAT(with("/model/fuse_unk", "1"), Contains("fuse_unk"));
+  CHECK_THAT(with("/model/vocab/x", "16777215"), Contains("an id 16777215 among 8 tokens"));
+  const std::string long_text(5000, 'x'), quoted = '"' + long_text + '"';
+  CHECK_THAT(with(("/model/vocab/" + long_text).c_str(), "7"), Contains("token 7 has 5000 bytes"));
+  CHECK_THAT(with("/model/continuing_subword_prefix", quoted.c_str()), Contains("prefix or suffix of more than 64"));
+  CHECK_THAT(with("/model/end_of_word_suffix", quoted.c_str()), Contains("prefix or suffix of more than 64"));
+  const std::string added = R"([{"id": 7, "single_word": false, "lstrip": false, "rstrip": false, "normalized": true,
+      "special": false, "content": )" +
+                            quoted + "}]";
+  CHECK_THAT(with("/added_tokens", added.c_str()), Contains("added_tokens[0] has a content of more than 256"));
+  json around = letters();
+  around["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single", {{{"SpecialToken", {{"id", "a"}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+      {"special_tokens", {{"a", {{"ids", Ids(5000)}}}}}};
+  CHECK_THAT(refusal(around), Contains("more than 4096 tokens around a text"));
   json many = letters();
   for (int i = 0; i < 100; ++i) many["normalizer"]["normalizers"].push_back({{"type", "NFC"}});
   many["normalizer"]["type"] = "Sequence";
@@ -267,4 +284,98 @@ TEST_CASE("an expression that goes astray ends with an error") {
   const std::string text(100000, 'a');
   CHECK_THAT(test::message_of([&] { regex.find_all(text, scratch, [](TextRange) {}); }),
              Contains("fails on this text"));
+}
+
+TEST_CASE("an expression that takes the square of a text is stopped with its name, and no sensible one is") {
+  Regex::Scratch scratch;
+  const Regex slow("(.|\\n)*x", "slow.json, pattern"), often("a(?=[^x]*x)|a", "slow.json, pattern");
+  const std::string text(1000000, 'a');
+  for (const Regex* const regex : {&slow, &often}) {
+    scratch.begin_text(text.size() / 1000);  // as if it were a short one, so that the test is
+    CHECK_THAT(test::message_of([&] { regex->find_all(text, scratch, [](TextRange) {}); }),
+               Contains("takes more than 4 s for a text of 1000 bytes") && Contains("slow.json, pattern"));
+  }
+  scratch.begin_text(text.size());
+  // Found wherever it is, however far, and as far as the text is looked at before a match.
+  for (const std::size_t at : {0, 31, 32, 33, 95, 96, 97, 300000, 999999}) {
+    std::string marked = text;
+    marked[at] = 'b';
+    CHECK(Regex("b", "here").find(marked, 0, scratch) == TextRange{at, at + 1});
+    if (at > 0) CHECK(Regex("(?<=a)b$|(?<=a)b", "here").find(marked, 0, scratch) == TextRange{at, at + 1});
+  }
+  CHECK(Regex("\u00e9", "here").find(std::string(31, 'a') + "\u00e8\u00e9", 0, scratch) == TextRange{33, 35});
+  CHECK_FALSE(Regex("b", "here").find(text, 0, scratch));
+}
+
+TEST_CASE("steps that make a text longer and longer are stopped, and those that a tokenizer needs are not") {
+  TempDir dir;
+  json document = letters();
+  const auto replace = [](const char* from, const std::string& to) {
+    return json{{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
+  };
+  const json grows = replace("a", std::string(10, 'a'));
+  document["normalizer"] = {{"type", "Sequence"}, {"normalizers", json::array({grows, grows, grows, grows, grows})}};
+  const auto tokenizer = open_document(dir, document);
+  CHECK(tokenizer->encode("a").size() == 100000);  // little is allowed to grow
+  CHECK_THAT(test::message_of([&] { tokenizer->encode(std::string(100000, 'a')); }),
+             Contains("makes more than 64 times 100000 bytes") && Contains("normalizers["));
+  document["normalizer"] = {{"type", "Prepend"}, {"prepend", std::string(2 << 20, 'a')}};
+  CHECK_THAT(test::message_of([&] { open_document(dir, document)->encode("b"); }), Contains("normalizer, Prepend"));
+  document["normalizer"] = nullptr;
+  document["decoder"] = {{"type", "Sequence"},
+                         {"decoders", json::array({grows, grows, grows, grows, grows, grows, grows})}};
+  CHECK_THAT(test::message_of([&] { open_document(dir, document)->decode(Ids{0, 0}); }), Contains("makes more than"));
+  document["decoder"] = nullptr;
+  document["normalizer"] = {{"type", "Sequence"},
+                            {"normalizers", {{{"type", "NFKC"}}, replace(" ", "\u2581"), replace("c", "bc")}}};
+  std::string longest;
+  for (int i = 0; i < 300000; ++i) longest += "\ufdfa c";  // 18 characters each, in compatibility
+  CHECK(!open_document(dir, document)->encode(longest).empty());
+}
+
+TEST_CASE("a map of characters that leads out of itself is refused before anything is looked up in it") {
+  const std::string good = test::read_file(kCases + "sentencepiece/tokenizer.model");
+  const auto number = [](std::uint32_t value) { return std::string(reinterpret_cast<const char*>(&value), 4); };
+  const auto field = [](int number, const std::string& content) {
+    std::string length;
+    std::size_t rest = content.size();
+    for (; rest > 127; rest >>= 7) length += static_cast<char>(rest & 127 | 128);
+    return static_cast<char>(number << 3 | 2) + length + static_cast<char>(rest) + content;
+  };
+  const auto units = [&](std::uint32_t unit, int count) {
+    std::string all;
+    for (int i = 0; i < count; ++i) all += number(unit);
+    return all;
+  };
+  const std::string texts("abc\0", 4);
+  struct Case {
+    std::string map;
+    bool is_good;
+  };
+  for (const int message : {3, 5}) {  // of the normalizer, and of the one that goes back
+    for (const Case& c :
+         {Case{number(1024) + units(0, 256) + texts, true}, Case{number(1024) + units(0x7ffffe00, 256) + texts, false},
+          Case{number(1024) + units(1U << 18, 256) + texts, false},
+          Case{number(1024) + number(0) + units(0xffffffff, 255) + texts, true},  // leaves, never entered
+          Case{number(1024) + units(0xffffffff, 256) + texts, false},
+          Case{number(1024) + units(1U << 8, 255) + number(4) + texts, false},
+          Case{number(1024) + units(0, 256) + "abc", false}, Case{number(1024) + units(0, 256), false},
+          Case{number(1020) + units(0, 255) + texts, false}, Case{number(1 << 30) + texts, false}, Case{"ab", false},
+          Case{number(0) + texts, false}}) {
+      TempDir dir;
+      const auto path = dir.write("tokenizer.model", good + field(message, field(2, c.map)));
+      const std::string said = test::message_of([&] { open_tokenizer(dir.path())->decode(Ids{5, 6}); });
+      INFO(message << ": " << said);
+      CHECK(said.empty() == c.is_good);
+      if (!c.is_good) CHECK_THAT(said, Contains("map of characters is damaged"));
+    }
+  }
+  const auto refused = [&](const std::string& bytes) {
+    TempDir dir;
+    dir.write("tokenizer.model", bytes);
+    return test::message_of([&] { open_tokenizer(dir.path()); });
+  };
+  CHECK_THAT(refused(good + field(1, field(1, std::string(5000, 'a')))), Contains("a piece of more than 4096 bytes"));
+  CHECK_THAT(refused(good.substr(0, good.size() - 1)), Contains("no SentencePiece model"));
+  CHECK_THAT(refused(good + "\x1c"), Contains("no SentencePiece model"));
 }

@@ -1,8 +1,9 @@
 #include "model/train/rank/error_line.h"
+#include "model/train/rank/print.h"
 
 #include <catch2/catch.hpp>
 
-#include "model/train/rank/escaped.h"
+#include "model/data/utf8.h"
 
 using namespace zs;
 
@@ -48,4 +49,12 @@ TEST_CASE("F18: nothing that steers a terminal is left in escaped text, and UTF-
   CHECK(escaped("\xed\xa0\x80") == "\\xed\\xa0\\x80");
   CHECK(escaped("\xf4\x90\x80\x80") == "\\xf4\\x90\\x80\\x80");
   CHECK(escaped("\xe2\x82") == "\\xe2\\x82");
+}
+
+TEST_CASE("what is printed of a path or a name steers no terminal, and lines of the program stay") {
+  const std::string path = "runs/x\x1b]0;pwned\x07\n\xc2\x9b";
+  CHECK(fmt::format("{}", printed(path)) == "runs/x\\x1b]0;pwned\\x07\\x0a\\xc2\\x9b");
+  CHECK(fmt::format("{}", printed(std::string_view(path))) == escaped(path));
+  CHECK(fmt::format("{}", printed(AsIs{"a\n\rb\x1b[K"})) == "a\n\rb\x1b[K");
+  CHECK(fmt::format("{}{}", printed(7), printed("\n")) == "7\n");
 }

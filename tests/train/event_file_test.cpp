@@ -63,6 +63,20 @@ TEST_CASE("a new file has a version, and an event for each step; one that goes o
   CHECK(events_in(path).back().substr(9) == std::string("\x10\x05\x3a\x02\x08\x01", 6));  // step 5: START
 }
 
+TEST_CASE("of step 0 there is its validation alone") {
+  test::TempDir dir;
+  const std::string path = dir / "events";
+  {
+    EventFile file(path, 0);
+    file.add({.step = 0, .val_loss = 3.f});
+    file.add({.step = 0});
+  }
+  const auto events = events_in(path);
+  REQUIRE(events.size() == 2);
+  CHECK(events[1].find("loss/validation") != std::string::npos);
+  for (const char* tag : {"loss/train", "train/", "speed/", "memory/"}) CHECK(events[1].find(tag) == std::string::npos);
+}
+
 TEST_CASE("what is torn or damaged at the end is cut off before the file goes on") {
   test::TempDir dir;
   const std::string path = dir / "events";

@@ -1,13 +1,17 @@
 #include "model/train/report/report_page.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "model/train/report/run_record.h"
 #include "runtime/base/random.h"
+#include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 
 using namespace zs;
@@ -76,17 +80,21 @@ TEST_CASE("lines that no log wrote are damaged, the others count, and a last lin
     std::int64_t last;
   };
   const std::string four = to_json({.step = 4});
-  for (const Case& c : std::vector<Case>{{one + two + three, {}, 3},
-                                         {"", {}, 0},
-                                         {one + "{\"step\": 2}\n" + three, {2}, 3},
-                                         {one + "\n" + three, {2}, 3},
-                                         {one + three + two, {3}, 3},
-                                         {one + one + two, {2}, 2},
-                                         {"[1, 2]\n\"step\"\n" + one, {1, 2}, 1},
-                                         {one + "{\"step\": \"2\", \"loss\": 1}\n" + two, {2}, 2},
-                                         {one + four.substr(0, 30) + "\n" + std::string(20, '\0') + "\n", {2, 3}, 1},
-                                         {one + two + four, {}, 2},
-                                         {one + four.substr(0, 9), {}, 1}}) {
+  for (const Case& c :
+       std::vector<Case>{{one + two + three, {}, 3},
+                         {"", {}, 0},
+                         {one + "{\"step\": 2}\n" + three, {2}, 3},
+                         {one + "\n" + three, {2}, 3},
+                         {one + three + two, {3}, 3},
+                         {one + one + two, {2}, 2},
+                         {"[1, 2]\n\"step\"\n" + one, {1, 2}, 1},
+                         {one + "{\"step\": \"2\", \"loss\": 1}\n" + two, {2}, 2},
+                         {one + four.substr(0, 30) + "\n" + std::string(20, '\0') + "\n", {2, 3}, 1},
+                         {one + two + four, {}, 2},
+                         {one + std::string(100000, '\0') + "\n" + two, {2}, 2},
+                         {one + "{\"step\": 1e300}\n{\"step\": 18446744073709551615}\n" + two, {2, 3}, 2},
+                         {one + "{\"step\": 2, \"a\": 1e999}\n" + std::string(9000, '[') + "\n", {2, 3}, 1},
+                         {one + four.substr(0, 9), {}, 1}}) {
     INFO(c.text);
     RunRecord record;
     read_metrics(dir.write("metrics.jsonl", c.text), record);
@@ -94,6 +102,62 @@ TEST_CASE("lines that no log wrote are damaged, the others count, and a last lin
     CHECK((record.last ? record.last->step : 0) == c.last);
     if (c.last == 3) CHECK(record.best_validation == 1.5f);
   }
+}
+
+TEST_CASE("what was validated before the first step is a validation and nothing else") {
+  test::TempDir dir;
+  const float nan = std::nanf("");
+  const std::string zero = to_json({.step = 0, .loss = nan, .grad_norm = nan, .val_loss = 2.f}) + "\n";
+  RunRecord record;
+  read_metrics(dir.write("metrics.jsonl", zero + to_json({.step = 1, .loss = 3, .val_loss = 2.5f}) + "\n"), record);
+  CHECK(record.damaged_lines.empty());
+  CHECK(record.best_step == 0);
+  CHECK(record.last->step == 1);
+  const json data = data_of(report_page(record, 0)), curves = data.at("curves");
+  CHECK(curves.at("validation").at("step") == json{0, 1});
+  CHECK(curves.at("validation").at("mean") == json{2, 2.5});
+  CHECK(data.at("validation") == json{{"last", 2.5}, {"best", 2}, {"step", 0}});
+  for (const char* curve : {"loss", "lr", "grad_norm", "tokens_per_s", "peak_bytes"})
+    CHECK(curves.at(curve).at("step") == json{1});
+  RunRecord before;
+  read_metrics(dir.write("metrics.jsonl", zero), before);
+  CHECK(data_of(report_page(before, 0)).at("validation").at("best") == 2);
+  RunRecord twice;
+  read_metrics(dir.write("metrics.jsonl", zero + zero), twice);
+  CHECK(twice.damaged_lines == std::vector<std::int64_t>{2});
+}
+
+TEST_CASE("a report reads files of the run alone, and only as much as a run writes") {
+  namespace fs = std::filesystem;
+  test::TempDir dir;
+  dir.write("zshard-run.txt", "zshard run 1\n");
+  const std::string metrics = to_json({.step = 1, .loss = 3}) + "\n";
+  const auto said = [&] { return test::coded_message_of([&] { read_run(dir.path()); }); };
+  for (const std::string name : {"config.toml", "metrics.jsonl"}) {
+    const std::string path = dir / name;
+    const auto made = [&](const auto& make) {
+      dir.write("config.toml", "name = \"n\"\n");
+      dir.write("metrics.jsonl", metrics);
+      CHECK(said().empty());
+      fs::remove(path);
+      make();
+      const std::string line = said();
+      INFO(line);
+      CHECK(line.starts_with("65: a run's file cannot be read: "));
+      CHECK(line.find(path) != line.npos);
+      fs::remove(path);
+    };
+    made([&] { REQUIRE(::mkfifo(path.c_str(), 0600) == 0); });
+    made([&] { fs::create_symlink("/dev/zero", path); });
+    made([&] { fs::create_symlink("/etc/passwd", path); });
+    made([&] { fs::create_directory(path); });
+    made([&] { fs::resize_file(dir.write(name, ""), std::uintmax_t{60} << 30); });
+  }
+  fs::create_symlink("a", dir / "b");
+  fs::create_symlink("b", dir / "a");
+  dir.write("metrics.jsonl", metrics);
+  fs::create_symlink("a", dir / "model.safetensors");
+  CHECK(said().empty());  // without a configuration, as of an older program
 }
 
 TEST_CASE("a record has what its lines say") {

@@ -13,8 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "model/data/text_documents.h"
+#include "model/json/strict_json.h"
 #include "model/weights/weight_export.h"
 #include "model/weights/weight_import.h"
+#include "model/weights/weight_index.h"
 #include "tests/model/temp_dir.h"
 #include "tests/train/hostile_weights.h"
 
@@ -148,4 +151,39 @@ TEST_CASE("what is written takes at most one tensor and some pieces of it") {
   });
   INFO("without a turned tensor: " << peak);
   CHECK(peak <= 8 * kMiB);
+}
+
+TEST_CASE("JSON that nobody reads takes no memory, and what is read takes a bounded amount") {
+  constexpr std::size_t kBytes = 16 << 20;
+  std::string lists = "[";
+  while (lists.size() < kBytes) lists += "[1],";
+  lists += "0]";
+  const std::string whole = R"({"weight_map": {"a": "b"}, "text": "c", "more": )" + lists + "}";
+  WeightIndex index;
+  CHECK(peak_of([&] { index = parse_weight_index(whole, "index.json"); }) <= kMiB);
+  CHECK(index.file_of.size() == 1);
+  TempDir dir;
+  const std::string path = dir.write("a.jsonl", whole + "\n");
+  std::vector<TextDocument> documents;
+  const DocumentOptions jsonl{.format = DocumentFormat::jsonl, .field = "text"};
+  CHECK(peak_of([&] { documents = read_documents({path}, jsonl); }) <= std::ssize(whole) + kMiB);
+  CHECK(documents.front().text == "c");
+  const std::int64_t tree = peak_of([&] {
+    CHECK_THROWS_WITH(parse_document(whole, "config.json"), Catch::Contains("has more values than are read"));
+  });
+  INFO("tree: " << tree);
+  CHECK(tree <= ReaderLimits::kJsonTreeBytes + kMiB);
+
+  std::string map, metadata;
+  for (std::size_t i = 0; i <= ReaderLimits::kTensors; ++i) map += fmt::format(R"({}"{:x}":"f")", i == 0 ? "" : ",", i);
+  for (std::size_t i = 0; i <= ReaderLimits::kMetadataEntries; ++i)
+    metadata += fmt::format(R"({}"{:x}":"")", i == 0 ? "" : ",", i);
+  const std::int64_t most = peak_of([&] {
+    CHECK_THROWS_WITH(parse_weight_index("{\"weight_map\":{" + map + "}}", "index.json"),
+                      Catch::Contains("weight_map has more than 1048576 tensors"));
+  });
+  INFO("index: " << most);
+  CHECK(most <= 160 * kMiB);
+  CHECK_THROWS_WITH(parse_safetensors_header("{\"__metadata__\":{" + metadata + "}}", 0, "m"),
+                    Catch::Contains("__metadata__ has more than 65536 entries"));
 }

@@ -1,5 +1,7 @@
 #include "model/train/cli/export_command.h"
 
+#include "model/data/utf8.h"
+#include "model/train/cli/number_option.h"
 #include "model/train/config/expand_path.h"
 
 namespace zs {
@@ -16,7 +18,7 @@ void add_export_options(CLI::App& app, ExportJob& job) {
   app.add_option("--dtype", job.dtype, "with --export: f32, bf16, f16 or, of a GGUF file, q8_0; f32 if not given")
       ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0"}));
   app.add_option("--shard-mib", job.shard_mib, "with --export: about how many MiB a file of weights has at most")
-      ->check(CLI::Range(1, 1 << 30));
+      ->check(integer_from(1, 1 << 30));
   app.add_flag("--adapter", job.is_adapter, "with --export: the LoRA adapter alone, as peft loads it");
 }
 
@@ -27,7 +29,7 @@ std::string export_from(ExportJob& job, const std::string& from) {
   job.from = expand_path(from);
   job.to = expand_path(job.to);
   export_model(job);
-  return fmt::format("exported to {}\n", job.to);
+  return fmt::format("exported to {}\n", escaped(job.to));
 }
 
 }  // namespace zs

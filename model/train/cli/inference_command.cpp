@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "model/train/cli/number_option.h"
 #include "model/train/config/expand_path.h"
 #include "runtime/base/parse_integer.h"
 
@@ -52,21 +53,21 @@ void add_sample_options(CLI::App& app, InferenceCommand& command) {
       },
       "with --sample: print the ids that are drawn, with commas between them, and no text");
   of_sample(app.add_option("--tokens", sample.tokens, "with --sample: how many to draw (200)")
-                ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000}))
+                ->check(integer_from(1, 1'000'000))
                 ->type_name("N"));
   of_sample(app.add_option("--temperature", sample.temperature, "with --sample: 0 takes the most likely token (0.8)")
-                ->check(CLI::Range(0.0, 1000.0))
+                ->check(number_from(0, 1000))
                 ->type_name("T"));
   of_sample(
       app.add_option("--top-k", sample.top_k, "with --sample: draw from the K most likely tokens; 0: from all (0)")
-          ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31))
+          ->check(integer_from(0, std::int64_t{1} << 31))
           ->type_name("K"));
   of_sample(app.add_option("--top-p", sample.top_p,
                            "with --sample: draw from the most likely tokens that together have this probability (1)")
-                ->check(CLI::Range(0.0, 1.0))
+                ->check(number_from(0, 1))
                 ->type_name("P"));
   of_sample(app.add_option("--seed", sample.seed, "with --sample: of the random numbers (train.seed)")
-                ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()))
+                ->check(integer_from(0, std::numeric_limits<std::int64_t>::max()))
                 ->type_name("N"));
 }
 

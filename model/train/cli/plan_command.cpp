@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "model/train/cli/number_option.h"
+
 namespace zs {
 
 std::string PlanCommand::given() const {
@@ -35,7 +37,7 @@ void add_plan_options(CLI::App& app, PlanCommand& command) {
   };
   app.add_option("--ranks", command.ranks,
                  "with a dry run: so many ranks, planned in this one process; any number, whatever the machine has")
-      ->check(CLI::Range(1, 1 << 20));
+      ->check(integer_from(1, 1 << 20));
   app.add_option(
          "--plan-explain", command.explained,
          "a dry run that says of one module or parameter which unit it is in and why, its dtypes and bytes, and "

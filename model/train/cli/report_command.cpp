@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "model/data/output_file.h"
+#include "model/data/utf8.h"
 #include "model/train/config/expand_path.h"
 #include "model/train/report/report_page.h"
 #include "model/train/report/run_record.h"
@@ -79,7 +80,7 @@ std::string write_report(const ReportJob& given) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   write_page(job, report_page(record, std::chrono::duration_cast<std::chrono::seconds>(now).count()));
   const std::string path = job.out.empty() ? job.of + "/" + kReportFile : job.out;
-  if (record.damaged_lines.empty()) return fmt::format("report: {}\n", path);
+  if (record.damaged_lines.empty()) return fmt::format("report: {}\n", escaped(path));
   const auto count = static_cast<std::int64_t>(record.damaged_lines.size());
   throw Error(ExitCode::dataset,
               fmt::format("{} not as a run writes {}; {} is written without {}",

@@ -15,16 +15,16 @@
 #include "model/train/config/toml_nesting.h"
 #include "model/train/config/toml_text.h"
 #include "runtime/base/parse_integer.h"
+#include "runtime/base/reader_limits.h"
 
 namespace zs {
 namespace {
 
-constexpr std::size_t kMostBytes = 1 << 20;  // a configuration is a page; more is another kind of file
 constexpr std::size_t kLongestString = 4096, kLongestList = 4096;
 
 Error nested_too_deeply(const std::string& where) {
-  return {ExitCode::config, fmt::format("tables or arrays are nested more than {} deep", kDeepestToml), where,
-          "a key of the configuration has two levels: TABLE.KEY"};
+  return {ExitCode::config, fmt::format("tables or arrays are nested more than {} deep", ReaderLimits::kTomlDepth),
+          where, "a key of the configuration has two levels: TABLE.KEY"};
 }
 
 std::string article(std::string noun) {
@@ -294,10 +294,10 @@ std::string read_small_file(const std::string& path) {
   if (!file)
     throw fail(fmt::format("the configuration cannot be opened: {}",
                            std::error_code(errno, std::generic_category()).message()));
-  std::string text(kMostBytes + 1, '\0');
+  std::string text(ReaderLimits::kTomlBytes + 1, '\0');
   text.resize(std::fread(text.data(), 1, text.size(), file.get()));
   if (std::ferror(file.get()) != 0) throw fail("the configuration cannot be read");
-  if (text.size() > kMostBytes) throw fail("the configuration is larger than 1 MiB");
+  if (text.size() > ReaderLimits::kTomlBytes) throw fail("the configuration is larger than 1 MiB");
   return text;
 }
 

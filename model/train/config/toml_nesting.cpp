@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/base/reader_limits.h"
+
 namespace zs {
 namespace {
 
@@ -48,7 +50,7 @@ std::optional<std::int64_t> too_deep_line(std::string_view text) {
     if (c == ']' || c == '}') brackets = std::max(brackets - 1, 0);
     if (c == '.') ++dots;
     if (std::string_view("[]{}=,\n").find(c) != std::string_view::npos) dots = 0;
-    if (brackets > kDeepestToml || dots >= kDeepestToml) return line;
+    if (brackets > ReaderLimits::kTomlDepth || dots >= ReaderLimits::kTomlDepth) return line;
     if (c == '\n') ++line;
     ++at;
   }

@@ -11,6 +11,7 @@
 #include "model/data/read_ahead.h"
 #include "model/train/config/config_dataset.h"
 #include "model/train/rank/agreed.h"
+#include "model/train/rank/print.h"
 #include "model/train/rank/stop_signal.h"
 #include "runtime/tensor/host_view.h"
 

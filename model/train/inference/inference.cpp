@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "model/data/utf8.h"
 #include "model/train/plan/memory_check.h"
 #include "model/train/rank/agreed.h"
 #include "model/train/rank/program.h"
@@ -22,7 +23,8 @@ void Inference::adapt_to_ranks() {
     check_ranks(config_, world_.size(), world_.hosts());
   } catch (const Error& error) {
     if (is_first())
-      print_to_stderr("train: note: {}: the weights are sharded over all ranks (zero3)\n", error.what_happened());
+      print_to_stderr("train: note: {}: the weights are sharded over all ranks (zero3)\n",
+                      escaped(error.what_happened()));
     config_.shard.strategy = "zero3";
     config_.shard.group_size = 0;
     config_.shard.reshard_after_forward = true;
@@ -38,6 +40,9 @@ void Inference::plan(const std::function<void(Session&)>& work) {
   if (device_kind(config_) == DeviceKind::cuda) options = on_gpus(options, config_, gpus_);
   plan_ = make_inference_plan(config_, options, work);
   if (!model_.folder.empty()) weights_ = open_weights(config_, plan_);
+  for (const auto& files : weights_)
+    for (const std::string& warning : files->warnings())
+      if (is_first()) print_to_stderr("train: warning: {}\n", escaped(warning));
   if (!model_.weights.empty()) weights_ = open_run_weights(model_.weights, plan_);
   check_memory();
   check_threads(share_.threads - 1 + kStreamRoles);  // those that the device will start

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "model/train/rank/agreed.h"
+#include "model/train/rank/print.h"
 #include "model/train/rank/program.h"
 #include "model/train/rank/stop_signal.h"
 #include "model/train/session/sample.h"
@@ -27,7 +28,7 @@ void print(const SampleRequest& request, const SampleText& text, const SampleTas
            const std::vector<std::int32_t>& drawn) {
   if (request.prints_ids) return print_to_stdout("{}\n", fmt::join(drawn, ","));
   print_to_stdout("{}\n",
-                  text.print(request.prompt.value_or(""), task.prompt, without_end(drawn, task), prints_utf8()));
+                  AsIs{text.print(request.prompt.value_or(""), task.prompt, without_end(drawn, task), prints_utf8())});
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include "model/train/inference/tokenize.h"
+#include "model/train/rank/print.h"
 
 #include <algorithm>
 #include <array>

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "model/data/utf8.h"
 #include "model/train/profile/step_trace.h"
 
 namespace zs {
@@ -79,7 +80,7 @@ std::string StepExplainer::finish(int rank) {
   steps_.clear();
   trace_->write(events.data(), events.size());
   trace_->commit();
-  return text + fmt::format("trace of steps {} to {}: {}\n", first_, last_, request_.trace);
+  return text + fmt::format("trace of steps {} to {}: {}\n", first_, last_, escaped(request_.trace));
 }
 
 }  // namespace zs

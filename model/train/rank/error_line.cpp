@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/train/rank/escaped.h"
+#include "model/data/utf8.h"
 #include "model/train/rank/program_words.h"
 
 namespace zs {

@@ -126,7 +126,7 @@ const ticksOf = (low, high, most, unit = 1) => {
   const rough = (high - low) / most, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map(factor => factor * power).find(size => size >= rough * 0.999);
   const ticks = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i) ticks.push(i * step);
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; ++i) ticks.push(i * step + 0);  // not -0
   return ticks;
 };
 const pathOf = (curve, key, x, y) => curve.step.reduce((path, step, i) => {

@@ -74,10 +74,10 @@ std::string report_page(const RunRecord& record, std::int64_t written_s) {
       {"steps", record.planned_steps},
       {"seconds", short_number(record.train_s)},
       {"last", last_of(record)},
-      {"validation", record.best_step == 0 ? OrderedJson()
-                                           : OrderedJson{{"last", short_number(record.last_validation)},
-                                                         {"best", short_number(record.best_validation)},
-                                                         {"step", record.best_step}}},
+      {"validation", record.best_step < 0 ? OrderedJson()
+                                          : OrderedJson{{"last", short_number(record.last_validation)},
+                                                        {"best", short_number(record.best_validation)},
+                                                        {"step", record.best_step}}},
       {"damaged", record.damaged_lines},
       {"kinds", record.kinds},
       {"waits", {{"steps", record.waiting_steps}, {"seconds", short_number(record.data_wait_s)}}},

@@ -1,18 +1,23 @@
 #include "model/train/report/run_record.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <system_error>
 
+#include "model/json/strict_json.h"
 #include "model/train/config/config.h"
+#include "model/train/run_dir/open_file.h"
 #include "model/train/run_dir/run_mark.h"
 #include "runtime/base/check.h"
+#include "runtime/base/reader_limits.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
 
 namespace zs {
@@ -21,51 +26,131 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
+/// A line says something else than a log does.
+struct NoMetrics {};
+
+std::int64_t integer_of(const Json& value) {
+  const bool is_wide = value.is_number_unsigned() && value.get<std::uint64_t>() > std::uint64_t{INT64_MAX};
+  if (!value.is_number_integer() || is_wide) throw NoMetrics();
+  return value.get<std::int64_t>();
+}
+
 /// A number, or null: one that is not finite.
 template <class Number>
 Number number_of(const Json& line, const char* key) {
   const Json& value = line.at(key);
-  return value.is_null() ? std::numeric_limits<Number>::quiet_NaN() : value.get<Number>();
+  if (value.is_null()) return std::numeric_limits<Number>::quiet_NaN();
+  const auto number = value.get<double>();
+  return std::abs(number) > double{std::numeric_limits<Number>::max()}
+             ? std::copysign(std::numeric_limits<Number>::infinity(), static_cast<Number>(number < 0 ? -1 : 1))
+             : static_cast<Number>(number);
 }
 
 std::vector<LostShare> lost_updates_of(const Json& groups) {
   std::vector<LostShare> shares;
   for (const auto& [group, of] : groups.items()) {
     shares.push_back({group, of.at("elements").get<double>(), of.at("f32").get<double>(), {}});
-    if (of.contains("bf16")) shares.back().copies = of["bf16"].get<double>();
+    if (of.contains("bf16")) shares.back().copies = of.at("bf16").get<double>();
   }
   return shares;
 }
 
 /// Nothing where the text is no line of a log.
-std::optional<StepMetrics> metrics_of(const std::string& text) {
+std::optional<StepMetrics> metrics_of(std::string_view text) {
+  Json line;
+  if (read_json_tree(text, line)) return std::nullopt;
   try {
-    const Json line = Json::parse(text);
-    StepMetrics m{.step = line.at("step").get<std::int64_t>(),
+    StepMetrics m{.step = integer_of(line.at("step")),
                   .loss = number_of<float>(line, "loss"),
                   .grad_norm = number_of<float>(line, "grad_norm"),
                   .lr = number_of<double>(line, "lr"),
-                  .tokens = line.at("tokens").get<std::int64_t>(),
+                  .tokens = integer_of(line.at("tokens")),
                   .tokens_per_s = number_of<double>(line, "tokens_per_s"),
                   .step_ms = number_of<double>(line, "step_ms"),
-                  .peak_bytes = line.at("peak_bytes").get<std::int64_t>()};
+                  .peak_bytes = integer_of(line.at("peak_bytes"))};
     if (line.contains("val_loss")) m.val_loss = number_of<float>(line, "val_loss");
-    if (line.contains("skipped_steps")) m.skipped_steps = line["skipped_steps"].get<std::int64_t>();
-    if (line.contains("peak_by_kind")) m.peak_by_kind = line["peak_by_kind"].get<std::map<std::string, std::int64_t>>();
-    if (line.contains("host_bytes")) m.host_bytes = line["host_bytes"].get<std::int64_t>();
+    if (line.contains("skipped_steps")) m.skipped_steps = integer_of(line.at("skipped_steps"));
+    if (line.contains("peak_by_kind"))
+      for (const auto& [kind, bytes] : line.at("peak_by_kind").items()) m.peak_by_kind[kind] = integer_of(bytes);
+    if (line.contains("host_bytes")) m.host_bytes = integer_of(line.at("host_bytes"));
     if (line.contains("data_wait_ms")) m.data_wait_ms = number_of<double>(line, "data_wait_ms");
-    if (line.contains("lost_updates")) m.lost_updates = lost_updates_of(line["lost_updates"]);
+    if (line.contains("lost_updates")) m.lost_updates = lost_updates_of(line.at("lost_updates"));
     return m;
+  } catch (const NoMetrics&) {
+    return std::nullopt;
   } catch (const Json::exception&) {
     return std::nullopt;
   }
 }
 
-std::string whole_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
+Error unreadable(const std::string& path, const std::string& why) {
+  return Error(ExitCode::dataset, "a run's file cannot be read: " + why, path, "restore the file that the run wrote");
+}
+
+/// A file of a run that others may have changed: no link, no pipe, no device, and never waited for. Error(dataset).
+class RunFile {
+ public:
+  explicit RunFile(const std::string& path) : path_(path), descriptor_(open_there(path, O_RDONLY)) {
+    const int error = errno;
+    if (descriptor_ < 0 && error != ELOOP) throw unreadable(path_, system_reason(error));
+    if (descriptor_ >= 0 && is_regular(descriptor_)) return;
+    if (descriptor_ >= 0) ::close(descriptor_);
+    throw unreadable(path_, "it is no regular file");
+  }
+  ~RunFile() { ::close(descriptor_); }
+  RunFile(const RunFile&) = delete;
+  RunFile& operator=(const RunFile&) = delete;
+
+  /// At most `most` bytes, from where the last ended; less at the file's end.
+  std::string read(std::size_t most) {
+    std::string text(most, '\0');
+    std::size_t done = 0;
+    while (done < most) {
+      const ssize_t count = ::read(descriptor_, text.data() + done, most - done);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) throw unreadable(path_, system_reason(errno));
+      if (count == 0) break;
+      done += static_cast<std::size_t>(count);
+    }
+    text.resize(done);
+    return text;
+  }
+
+ private:
+  std::string path_;
+  int descriptor_;
+};
+
+/// Calls `each` with every line that has an end; null: one that is longer than a log's.
+void for_each_line(const std::string& path, const std::function<void(const std::string* line)>& each) {
+  constexpr std::size_t kReadBytes = 64 << 10;
+  RunFile file(path);
+  std::string line;
+  std::int64_t passed_over = 0;  // bytes of this line
+  for (std::string bytes = file.read(kReadBytes); !bytes.empty(); bytes = file.read(kReadBytes)) {
+    for (std::string_view rest = bytes; !rest.empty();) {
+      const std::size_t end = rest.find('\n');
+      const std::string_view part = rest.substr(0, end);
+      if (line.size() + part.size() <= ReaderLimits::kMetricsLineBytes) {
+        line += part;
+      } else if ((passed_over += std::ssize(part)) > ReaderLimits::kDamagedLineBytes) {
+        throw unreadable(path, "this is no log of metrics: a line has no end");
+      }
+      if (end == rest.npos) break;
+      each(passed_over == 0 ? &line : nullptr);
+      line.clear(), passed_over = 0;
+      rest.remove_prefix(end + 1);
+    }
+  }
+}
+
+/// Empty where there is none.
+std::string config_text(const std::string& path) {
+  std::error_code failed;
+  if (!fs::exists(fs::symlink_status(path, failed))) return {};
+  std::string text = RunFile(path).read(ReaderLimits::kTomlBytes + 1);
+  if (text.size() > ReaderLimits::kTomlBytes) throw unreadable(path, "it is larger than 1 MiB");
+  return text;
 }
 
 fs::file_time_type time_of(const std::string& path) {
@@ -88,7 +173,8 @@ std::string resumable(const std::string& dir) {
 void find_state(const std::string& dir, RunRecord& record) {
   const std::int64_t done = record.last ? record.last->step : 0;
   const std::string metrics = dir + "/metrics.jsonl", weights = dir + "/model.safetensors";
-  const bool is_saved = fs::exists(weights) && time_of(weights) >= time_of(metrics);
+  std::error_code failed;
+  const bool is_saved = fs::exists(weights, failed) && time_of(weights) >= time_of(metrics);
   if (is_in_use(metrics)) {
     record.state = RunState::running;
   } else if (is_saved && done >= record.planned_steps) {
@@ -134,6 +220,10 @@ void RunRecord::add_lost_updates(std::int64_t step, const std::vector<LostShare>
 }
 
 void RunRecord::add(const StepMetrics& metrics) {
+  if (metrics.step == 0) {  // a validation before the first step: all else is nothing
+    if (metrics.val_loss) add_validation(0, *metrics.val_loss);
+    return;
+  }
   loss.add(metrics.step, metrics.loss);
   grad_norm.add(metrics.step, metrics.grad_norm);
   lr.add(metrics.step, metrics.lr);
@@ -153,26 +243,24 @@ void RunRecord::add(const StepMetrics& metrics) {
 void RunRecord::add_validation(std::int64_t step, float val_loss) {
   validation.add(step, val_loss);
   last_validation = val_loss;
-  if (std::isfinite(val_loss) && (best_step == 0 || val_loss < best_validation)) {
+  if (std::isfinite(val_loss) && (best_step < 0 || val_loss < best_validation)) {
     best_step = step;
     best_validation = val_loss;
   }
 }
 
 void read_metrics(const std::string& path, RunRecord& record) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file)
-    throw Error(ExitCode::dataset, fmt::format("the run's metrics cannot be read: {}", system_reason(errno)), path,
-                "check the permissions");
-  std::int64_t number = 0;
-  for (std::string line; std::getline(file, line) && !file.eof();) {  // without its end a line is still being written
+  std::int64_t number = 0, previous = -1;
+  for_each_line(path, [&](const std::string* line) {
     ++number;
-    const auto metrics = metrics_of(line);
-    if (metrics && metrics->step > (record.last ? record.last->step : 0))
-      record.add(*metrics);
-    else
-      record.damaged_lines.push_back(number);
-  }
+    const auto metrics = line == nullptr ? std::nullopt : metrics_of(*line);
+    if (metrics && metrics->step > previous) {
+      previous = metrics->step;
+      return record.add(*metrics);
+    }
+    record.damaged_lines.push_back(number);
+    if (record.damaged_lines.size() > ReaderLimits::kDamagedLines) throw unreadable(path, "this is no log of metrics");
+  });
 }
 
 RunRecord read_run(const std::string& dir) {
@@ -184,7 +272,7 @@ RunRecord read_run(const std::string& dir) {
     throw Error(ExitCode::dataset, "this folder is no run's directory: it has no " + std::string(RunMark::kFile), dir,
                 "name the directory of a run: train --report RUN_DIR");
   RunRecord record;
-  record.config_toml = whole_file(dir + "/config.toml");
+  record.config_toml = config_text(dir + "/config.toml");
   record.name = fs::path(dir).lexically_normal().filename().string();
   try {
     const Config config = parse_config(record.config_toml, dir + "/config.toml");

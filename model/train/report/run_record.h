@@ -23,7 +23,7 @@ struct RunRecord {
          data_wait_ms = {};
   Series lost_masters = {}, lost_copies = {};  ///< shares of all groups together
   std::optional<StepMetrics> last = {};        ///< step
-  std::int64_t best_step = 0;                  ///< of validation; 0: none
+  std::int64_t best_step = -1;                 ///< best validation's; -1: none
   float best_validation = 0, last_validation = 0;
   double train_s = 0;                              ///< in steps
   double data_wait_s = 0;                          ///< of that for samples
@@ -42,7 +42,8 @@ struct RunRecord {
 };
 
 /// Adds the lines of metrics.jsonl; a last line that is not whole yet is none. What is not a log's line, or does not go
-/// on from the one before, is a damaged line and counts as none. Error(dataset) where the file cannot be read.
+/// on from the one before, is a damaged line and counts as none. Error(dataset) where the file cannot be read, or has
+/// lines that no log has (ReaderLimits).
 void read_metrics(const std::string& path, RunRecord& record);
 
 /// Of the run in `dir`, as far as its files say; they may be written at the same time. Error(dataset) where there is no

@@ -157,6 +157,7 @@ void EventFile::check(const char* operation, int error) const {
 void EventFile::write_record(std::string_view event) { check("writing", file_.write(record_of(event))); }
 
 void EventFile::add(const StepMetrics& m) {
+  if (m.step == 0) return m.val_loss ? add_validation(0, *m.val_loss) : void();
   std::string values = scalar("loss/train", m.loss) + scalar("train/learning_rate", m.lr) +
                        scalar("train/gradient_norm", m.grad_norm) + scalar("speed/tokens_per_s", m.tokens_per_s) +
                        scalar("speed/step_ms", m.step_ms) +

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/data/output_file.h"
+#include "model/data/utf8.h"
 #include "model/families/family.h"
 #include "model/families/hf_config.h"
 #include "model/lora/lora_folder.h"
@@ -16,6 +17,7 @@
 #include "model/weights/weight_export.h"
 #include "model/weights/weight_files.h"
 #include "model/weights/weight_import.h"
+#include "runtime/base/standard_streams.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
 #include "runtime/shard/optimizers/optimizer.h"
 
@@ -23,6 +25,8 @@ namespace zs {
 namespace {
 
 namespace fs = std::filesystem;
+
+void warn(const std::string& what) { print_to_stderr("train: warning: {}\n", escaped(what)); }
 
 bool is_file(const fs::path& path) {
   std::error_code failed;
@@ -81,6 +85,7 @@ class ImportedWeights final : public ParameterSource {
  public:
   ImportedWeights(std::unique_ptr<WeightImport> weights, std::vector<ParameterShape> parameters)
       : weights_(std::move(weights)), parameters_(std::move(parameters)) {
+    for (const std::string& warning : weights_->warnings()) warn(warning);
     for (const ParameterShape& parameter : parameters_) columns_[parameter.name] = columns_of(parameter.shape);
   }
   const std::vector<ParameterShape>& parameters() const override { return parameters_; }
@@ -195,7 +200,7 @@ std::string config_json(const ModelConfig& model, const std::string& dtype) {
     family.derive(theirs);
     theirs.path = model.path;
     theirs.preset = model.preset;
-    if (theirs == model) document = nlohmann::ordered_json::parse(own.document().dump());
+    if (theirs == model) document = own.document();
   }
   const char* const name = dtype == "f32" ? "float32" : dtype == "f16" ? "float16" : "bfloat16";
   if (document.contains("torch_dtype")) document["torch_dtype"] = name;
@@ -253,7 +258,8 @@ void write_folder(ParameterSource& weights, const ModelConfig& model, const Expo
   OutputFolder folder = open_folder(job);
   const TensorMap map = family_named(model.family).tensor_map(model);
   export_safetensors(weights, map, folder.writing(), {dtype_named(job.dtype), job.shard_mib << 20});
-  if (!model.path.empty()) copy_companions(model.path, folder.writing());
+  if (!model.path.empty())
+    for (const std::string& left_out : copy_companions(model.path, folder.writing())) warn(left_out);
   write_file_atomically((fs::path(folder.writing()) / HfConfig::kFile).string(), config_json(model, job.dtype));
   folder.commit(listing(job, folder.writing()));
 }
@@ -314,7 +320,6 @@ void check_export(const Config& config, const RunMark* run, const std::string& r
   check_apart(model, adapter, "the other one");
   for (const std::string& to : {model, adapter}) check_apart(to, run_dir, "the run itself");
   if (!model.empty()) check_target(model, config.run.export_dtype, run);
-  if (!model.empty() && !is_gguf(model) && !config.model.path.empty()) check_companions(config.model.path);
   if (!adapter.empty()) check_target(adapter, "f32", run);
 }
 

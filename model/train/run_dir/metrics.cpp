@@ -11,6 +11,10 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "model/json/strict_json.h"
+#include "model/train/run_dir/open_file.h"
+#include "runtime/base/check.h"
+#include "runtime/base/reader_limits.h"
 #include "runtime/base/units.h"
 
 namespace zs {
@@ -22,7 +26,7 @@ std::string json_number(Float value) {
 }
 
 constexpr std::string_view kBegin = "{\"step\": ";
-constexpr std::size_t kLongestLine = 16384, kReadBytes = 64 << 10;
+constexpr std::size_t kLongestLine = ReaderLimits::kMetricsLineBytes, kReadBytes = 64 << 10;
 
 /// Of a line as to_json writes it; -1 for any other.
 std::int64_t step_of_line(std::string_view line) {
@@ -48,7 +52,7 @@ std::string lost_updates_json(const std::vector<LostShare>& shares, std::size_t 
   std::string text;
   for (const LostShare& share : shares) {
     std::string one = fmt::format(R"({}{}: {{"elements": {}, "f32": {:.6g})", text.empty() ? "" : ", ",
-                                  nlohmann::json(share.group).dump(), share.elems, share.masters);
+                                  json_text(share.group, -1), share.elems, share.masters);
     if (share.copies) one += fmt::format(R"(, "bf16": {:.6g})", *share.copies);
     if (text.size() + one.size() + 1 > room) break;
     text += one + "}";

@@ -14,11 +14,12 @@
 
 #include "model/train/config/toml_text.h"
 #include "runtime/base/file.h"
+#include "runtime/base/reader_limits.h"
 
 namespace zs {
 namespace {
 
-constexpr std::int64_t kLargest = std::int64_t{64} << 20;  // a line for each checkpoint that was ever saved
+constexpr std::int64_t kLargest = ReaderLimits::kRunMarkBytes;  // a line for each checkpoint that was ever saved
 constexpr std::string_view kId = "id ", kExport = "export ";
 
 /// The bytes [begin, begin + count), or as many as there are; nothing where they cannot be read.

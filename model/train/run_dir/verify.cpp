@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/train/rank/error_line.h"
+#include "model/train/rank/print.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/base/units.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"

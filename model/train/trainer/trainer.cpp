@@ -13,7 +13,7 @@
 #include "model/train/config/schedule.h"
 #include "model/train/plan/ceiling.h"
 #include "model/train/rank/agreed.h"
-#include "model/train/rank/escaped.h"
+#include "model/train/rank/print.h"
 #include "model/train/rank/program.h"
 #include "model/train/rank/startup.h"
 #include "model/train/run_dir/export.h"
@@ -160,10 +160,10 @@ void Trainer::print_header() const {
   if (const auto keys = unused_cuda_keys(config_); !keys.empty())
     tell("warning", fmt::format("without effect on the CPU: {}", fmt::join(keys, ", ")));
   if (!answer_.empty()) {
-    print_to_stdout("planned for {}\n{}", format_number(planned_ranks(), "rank"), answer_);
+    print_to_stdout("planned for {}\n{}", format_number(planned_ranks(), "rank"), AsIs{answer_});
   } else if (job_.dry_run) {
-    print_to_stdout("{}\n{}", describe(plan_, config_, planned_ranks(), job_.full_plan),
-                    describe_budgets(memory_demand(), plan_.rank_bytes(), budgets()));
+    print_to_stdout("{}\n{}", AsIs{describe(plan_, config_, planned_ranks(), job_.full_plan)},
+                    AsIs{describe_budgets(memory_demand(), plan_.rank_bytes(), budgets())});
     if (job_.verify_order) print_to_stdout("order verified: the plan of a step, {} entries\n", plan_.trace.size());
   }
 }
@@ -341,7 +341,7 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
 }
 
 void Trainer::tell(const char* kind, const std::string& line) const {
-  if (is_first() && !line.empty()) print_to_stderr("{}train: {}: {}\n", is_terminal_ ? "\n" : "", kind, line);
+  if (is_first() && !line.empty()) print_to_stderr("{}train: {}: {}\n", is_terminal_ ? "\n" : "", kind, escaped(line));
 }
 
 bool Trainer::is_validated(std::int64_t step) const {
@@ -374,7 +374,7 @@ void Trainer::report(const StepMetrics& metrics, double seconds_left) {
   const bool is_milestone = metrics.val_loss || metrics.step == 1 || metrics.step == config_.train.steps;
   if (is_terminal_) {
     constexpr int kColumns = 120;
-    print_to_stdout("{}{}", live_line(progress, kColumns), is_milestone ? "\n" : "");
+    print_to_stdout("{}{}", AsIs{live_line(progress, kColumns)}, is_milestone ? "\n" : "");
   } else if (is_milestone || metrics.step % interval == 0) {
     print_to_stdout("{}\n", progress_line(progress));
   }

@@ -1,4 +1,5 @@
 #include "model/train/rank/agreed.h"
+#include "model/train/rank/print.h"
 #include "model/train/rank/program.h"
 #include "model/train/rank/stop_signal.h"
 #include "model/train/trainer/trainer.h"

@@ -6,7 +6,9 @@
 #include <thread>
 #include <utility>
 
+#include "model/data/utf8.h"
 #include "model/train/rank/agreed.h"
+#include "model/train/rank/print.h"
 #include "model/train/rank/program.h"
 #include "model/train/rank/stop_signal.h"
 #include "model/train/run_dir/export.h"
@@ -177,9 +179,9 @@ void Trainer::finish(std::int64_t steps_done, bool was_stopped) {
   if (is_first() && was_stopped) {
     if (stdout_failure() != 0) tell("warning", lost_output());
     const std::string why = stop_ == StopReason::request ? "on request" : "in time for " + limit_->name();
-    print_to_stderr(
-        "train: stopped {} after step {} of {}: {}\n", why, steps_done, config_.train.steps,
-        has_results() ? fmt::format("saved in {}; add --resume latest to go on", run_dir_) : "nothing is saved");
+    print_to_stderr("train: stopped {} after step {} of {}: {}\n", why, steps_done, config_.train.steps,
+                    has_results() ? fmt::format("saved in {}; add --resume latest to go on", escaped(run_dir_))
+                                  : "nothing is saved");
   }
 }
 
@@ -206,7 +208,7 @@ void Trainer::print_sample() {
   if (tokenizer_ && tokenizer_->end_of_text()) task.ends.push_back(*tokenizer_->end_of_text());
   const auto tokens = without_end(sample_tokens(*session_, world_, task), task);
   if (is_first())
-    print_to_stdout("sample: {}\n", text.print(config_.run.sample_prompt, task.prompt, tokens, prints_utf8()));
+    print_to_stdout("sample: {}\n", AsIs{text.print(config_.run.sample_prompt, task.prompt, tokens, prints_utf8())});
 }
 
 }  // namespace zs

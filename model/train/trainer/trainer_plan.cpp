@@ -2,6 +2,7 @@
 #include <sstream>
 #include <utility>
 
+#include "model/data/utf8.h"
 #include "model/train/config/config_dataset.h"
 #include "model/train/config/config_recompute.h"
 #include "model/train/plan/explain.h"
@@ -166,7 +167,7 @@ void Trainer::fit() {
   if (job_.fit_out.empty()) return;
   const Config& config = rows[chosen].demand.config;
   write_fit(job_.fit_out, rows[chosen], to_toml(with_absolute_paths(config, job_.config_path, job_.program_folder)));
-  answer_ += fmt::format("written to {}\n", job_.fit_out);
+  answer_ += fmt::format("written to {}\n", escaped(job_.fit_out));
 }
 
 void Trainer::compare() {
@@ -191,7 +192,9 @@ void Trainer::compare() {
                          job_.other_path, update);
   }
   const TrainPlan other = make_plan(config, memory_demand().plan);
-  answer_ = describe_difference({plan_, config_, job_.config_path}, {other, config, job_.other_path}) + note;
+  answer_ =
+      describe_difference({plan_, config_, escaped(job_.config_path)}, {other, config, escaped(job_.other_path)}) +
+      note;
 }
 
 void Trainer::open_data() {

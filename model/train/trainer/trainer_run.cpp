@@ -1,8 +1,9 @@
 // What a Trainer says and does about its run's directory.
 
+#include "model/data/utf8.h"
 #include "model/train/config/config_dataset.h"
 #include "model/train/rank/agreed.h"
-#include "model/train/rank/escaped.h"
+#include "model/train/rank/print.h"
 #include "model/train/run_dir/weights.h"
 #include "model/train/trainer/trainer.h"
 #include "runtime/base/standard_streams.h"
@@ -33,6 +34,8 @@ std::string Trainer::config_text() const {
 
 int Trainer::load_weights() {
   if (weights_.empty()) return 0;
+  for (const auto& files : weights_)
+    for (const std::string& warning : files->warnings()) tell("warning", warning);
   const int code = collectively(world_, "", [&] { import_weights(world_, session_->runtime().executor(), weights_); });
   weights_.clear();
   if (code == 0 && is_first()) print_to_stdout("beginning from the weights in {}\n", config_.model.path);
@@ -51,9 +54,8 @@ int Trainer::load_checkpoint() {
     if (!is_first()) return;
     for (const std::int64_t step : resume_->damaged)
       print_to_stderr("train: note: step {} is damaged and set aside\n", step);
-    print_to_stdout(
-        "going on after step {} from {}{}{}\n", resume_->step, resume_->checkpoint,
-        changed_keys_.empty() ? "" : "; changed: ", escaped(fmt::format("{}", fmt::join(changed_keys_, ", "))));
+    print_to_stdout("going on after step {} from {}{}{}\n", resume_->step, resume_->checkpoint,
+                    changed_keys_.empty() ? "" : "; changed: ", fmt::format("{}", fmt::join(changed_keys_, ", ")));
   });
 }
 
@@ -62,7 +64,7 @@ void Trainer::take_up_run() {
   if (!is_first() || !goes_on_) return;
   clear_way(*resume_, *mark_, config_.checkpoint.keep, kept_best());
   if (const std::string kept = reopen_run_dir(run_dir_, *mark_, config_text()); !kept.empty())
-    print_to_stderr("train: note: config.toml was changed since the run wrote it, and is now {}\n", kept);
+    print_to_stderr("train: note: config.toml was changed since the run wrote it, and is now {}\n", escaped(kept));
   if (const std::int64_t last = log_->cut_after(resume_->step); last != resume_->step)
     print_to_stderr("train: note: metrics.jsonl lacks steps {} to {}\n", last + 1, resume_->step);
 }
@@ -109,7 +111,7 @@ void Trainer::explain_steps() {
   if (!explainer_) return;
   try {
     if (const std::string text = explainer_->finish(world_.rank()); !text.empty())
-      print_to_stdout("{}{}", is_terminal_ ? "\n" : "", text);
+      print_to_stdout("{}{}", is_terminal_ ? "\n" : "", AsIs{text});
   } catch (const Error& error) {  // the run is worth more
     tell("warning", fmt::format("no trace is written: {}", error.what()));
   }

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "model/train/rank/print.h"
 #include "model/train/trainer/trainer.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/shard/checkpoint/checkpoint.h"

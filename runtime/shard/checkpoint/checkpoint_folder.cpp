@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "runtime/base/parse_integer.h"
+#include "runtime/base/reader_limits.h"
 
 namespace zs {
 namespace {
@@ -14,7 +15,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";
-constexpr std::int64_t kLargestManifest = std::int64_t{1} << 30;
 
 std::string name_of_folder(const std::string& folder) {
   const fs::path path = fs::path(folder).lexically_normal();
@@ -37,13 +37,13 @@ CheckpointManifest read_manifest(const std::string& folder) {
                 advice_for(failed.value()));
   if (!fs::is_directory(status)) throw DamagedCheckpoint("there is no checkpoint", folder, kTryAnother);
   const std::string path = folder + "/" + kManifestFile;
-  CheckpointManifest manifest = parse_manifest(FileReader(path).read_all(kLargestManifest), path);
+  CheckpointManifest manifest = parse_manifest(FileReader(path).read_all(ReaderLimits::kManifestBytes), path);
   check_step(manifest, folder);
   return manifest;
 }
 
 std::string manifest_text(const Folder& root, const std::string& name) {
-  return FileReader(root.folder(name), kManifestFile).read_all(kLargestManifest);
+  return FileReader(root.folder(name), kManifestFile).read_all(ReaderLimits::kManifestBytes);
 }
 
 CheckpointManifest parse_manifest_of(const Folder& root, const std::string& name, const std::string& text) {

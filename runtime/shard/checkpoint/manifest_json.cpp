@@ -6,6 +6,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/reader_limits.h"
+
 namespace zs {
 namespace {
 
@@ -198,13 +200,18 @@ class ManifestReader final : public Events {
 
   bool take(Place place, std::string& value) {
     switch (place) {
-      case Place::attribute: return manifest_.attributes.emplace(key_, std::move(value)).second || refuse();
+      case Place::attribute: return take_attribute(value) || refuse();
       case Place::parameter: manifest_.tensors.back().parameter = std::move(value); return true;
       case Place::kind: manifest_.tensors.back().kind = std::move(value); return true;
       case Place::dtype: return take_dtype(value) || refuse();
       case Place::digest: return take_digest(value) || refuse();
       default: return true;  // the format, which is known
     }
+  }
+
+  bool take_attribute(std::string& value) {
+    return manifest_.attributes.size() < ReaderLimits::kManifestAttributes &&
+           manifest_.attributes.emplace(key_, std::move(value)).second;
   }
 
   bool take_dtype(const std::string& name) {

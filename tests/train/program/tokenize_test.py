@@ -126,7 +126,7 @@ def run_refusals(train, report):
         ("a setting that is not supported", ["odd", "a.txt", "--out", "o.bin"], MODEL, ["normalizer.type = Lowercase", "odd/tokenizer.json"]),
         ("a folder without a tokenizer", ["none", "a.txt", "--out", "o.bin"], MODEL, ["tokenizer.json", "tokenizer.model", "(none)"]),
         ("no folder at all", ["nowhere", "a.txt", "--out", "o.bin"], MODEL, ["nowhere"]),
-        ("a tokenizer cut off", ["cut", "a.txt", "--out", "o.bin"], MODEL, ["no valid JSON", "cut/tokenizer.json"]),
+        ("a tokenizer cut off", ["cut", "a.txt", "--out", "o.bin"], MODEL, ["not valid JSON", "cut/tokenizer.json"]),
         ("no text named", [good, "--out", "o.bin"], USAGE, ["without a text"]),
         ("no output named", [good, "a.txt"], USAGE, ["--out"]),
         ("a text that is not there", [good, "gone.txt", "--out", "o.bin"], DATASET, ["gone.txt"]),

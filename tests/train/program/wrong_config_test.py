@@ -13,6 +13,11 @@ COMMAND_LINE = [
     Case("--set without a value", USAGE, args=["{config}", "--set"], says=["--set"]),
     Case("--resume without a value", USAGE, args=["{config}", "--resume"], says=["--resume"]),
     Case("--resume with an empty value", USAGE, args=["{config}", "--resume", ""], says=["--resume"]),
+    *[Case(f"{option} {value}", USAGE, args=["--sample", "out", option, value], says=[option, "is not an? (number|integer)"], ranks=(None,))
+      for option, value in (("--temperature", "nan"), ("--temperature", "inf"), ("--temperature", "1e999"), ("--top-p", "nan"), ("--seed", str(2**64)), ("--seed", "-1"),
+                            ("--seed", str(2**63)), ("--tokens", str(2**64 + 1)), ("--top-k", "1e3"))],
+    Case("--ranks 2^64 + 1", USAGE, args=["{config}", "--dry-run", "--ranks", str(2**64 + 1)], says=["--ranks", "is not an integer"], ranks=(None,)),
+    Case("--shard-mib nan", USAGE, args=["--export", "x", "out", "--shard-mib", "nan"], says=["--shard-mib", "is not an integer"], ranks=(None,)),
     Case("--set without an equals sign", CONFIG, sets=["train.steps"], says=["train.steps", "key=value"]),
     Case("several ranks by PMI", USAGE, env={"PMI_SIZE": "4", "PMI_RANK": "0"}, says=["PMI_SIZE", "mpirun"], ranks=(None,)),
     Case("several ranks by Slurm", USAGE, env={"SLURM_NTASKS": "4", "SLURM_PROCID": "1", "SLURM_STEP_ID": "0"}, says=["SLURM", "mpirun"], ranks=(None,)),
