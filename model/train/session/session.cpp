@@ -255,6 +255,7 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
   is_interrupted_ = false;
   is_metered_ = lost_updates_ && (step == 1 || step % config_.run.lost_updates_every == 0);
   step_began_ = std::chrono::steady_clock::now();
+  between_bytes_ = has_sent_ ? device_.memory().peak_since_mark() : 0;
   device_.memory().reset_peak();
   const std::int64_t first_of_step = (step - 1) * config_.train.global_batch;
   if (replay_) {
@@ -322,7 +323,7 @@ void Session::send_status(std::int64_t stop) {
   // As far as this step's work has not run yet, its waits count in the next one's.
   const std::int64_t waited = std::clamp<std::int64_t>(waited_since_last_ns(), 0, kLongestWait_ns - 1);
   std::vector<std::int64_t> values(kStatus);
-  values[peak_bytes] = replay_ ? replay_->peak_bytes() : device_.memory().peak_bytes();
+  values[peak_bytes] = std::max(replay_ ? replay_->peak_bytes() : device_.memory().peak_bytes(), between_bytes_);
   if (config_.offload.uses_host() || save_memory_) values[host_bytes] = device_.pinned_memory().counter().live_bytes();
   values[allocations] = calls;
   values[Status::stop] = stop;
@@ -337,6 +338,8 @@ void Session::send_status(std::int64_t stop) {
   values[most_wait] = waited;
   context_.launch({"status", {}, {status}}, upload_of(context_.kernels(), status, std::move(values)));
   runtime_.executor().compute_comm().all_reduce(context_.stream(), "status", status, ReduceOp::max);
+  device_.memory().mark();
+  has_sent_ = true;
 }
 
 std::int64_t Session::waited_since_last_ns() {

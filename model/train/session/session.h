@@ -222,6 +222,8 @@ class Session {
   Memory save_memory_;                         // of the host
   Memory step_weight_;                         // f32 (1): of this rank's targets
   Memory local_weights_, all_weights_;         // as the losses
+  std::int64_t between_bytes_ = 0;             // the most that was live between the last step and this one
+  bool has_sent_ = false;                      // the status of a step
   std::int64_t allocations_seen_ = 0;
   std::int64_t waited_seen_ns_ = 0;  // the compute stream's
   std::function<std::int64_t()> data_waited_ns_ = [] { return std::int64_t{0}; };
