@@ -176,9 +176,8 @@ class Session {
   bool weighs() const { return config_.data.has_ignored_targets; }
   /// What all of this rank's targets of a step weigh, to the device.
   void upload_weight(const std::vector<HostBatch>& batches);
-  /// What the weight of a target is multiplied with, so that micro-batches' losses have the mean over what counts in
-  /// all of the step's as their mean: 1 where every target counts. Empty: nothing has weights.
-  Tensor weight_scale();
+  /// Sum of the weights of the step's targets over all ranks, f32 (1). Empty: nothing has weights.
+  Tensor step_targets();
   /// `scale`: of the weights; empty: 1.
   Tensor forward_loss(const Batch& batch, const Tensor& scale = {});
   /// All that the device does for a step's losses and weights. `batch(i)`: this rank's micro-batch i.
