@@ -98,8 +98,13 @@ void check_rank(ConfigDraft& draft, const std::vector<LoraProduct>& targets) {
 
 void check(ConfigDraft& draft, const std::vector<LoraProduct>& products) {
   LoraConfig& lora = draft.config.lora;
+  if (draft.config.shard.units == "plan") {
+    const char* const key = draft.is_given(kRank) ? kRank : kPath;
+    return draft.report(key, fmt::format("{} does not go with plan.apply: adapters are units of their own", key),
+                        "leave plan.apply out, or the adapters");
+  }
   if (lora.alpha == 0) lora.alpha = static_cast<double>(lora.rank);
-  if (lora.dropout != 0)
+  if (lora.dropout != 0 && draft.use == ConfigFor::training)
     draft.report(kDropout,
                  fmt::format("the adapter in lora.path was trained with a lora_dropout of {}, which is not supported",
                              lora.dropout),

@@ -336,13 +336,13 @@ void resolve_config(ConfigDraft& draft) {
   c.data.has_ignored_targets = c.data.format != "stream";
   check_name(draft);
   check_model(draft);
+  resolve_plan(draft);  // before whatever asks which units there are
   resolve_lora(draft);
   check_sizes(draft);
   check_schedule(draft);
   check_recompute(draft);
   resolve_optimizer(draft);
   resolve_precision(draft);
-  resolve_plan(draft);
   resolve_strategy(draft);
   check_units(draft);
   check_layout(draft);
