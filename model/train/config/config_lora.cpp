@@ -111,9 +111,6 @@ void check(ConfigDraft& draft, const std::vector<LoraProduct>& products) {
                  "set lora.dropout = 0 to train on without");
   if (lora.targets.empty())
     return draft.report(kTargets, "lora.targets is missing", "name products of the model: " + names_of(products));
-  if (draft.config.shard.units == "plan")
-    draft.report(kRank, "lora.rank does not go with shard.units \"plan\": adapters are units of their own",
-                 "use shard.units = \"block\" or \"model\"");
   check_rank(draft, matching(products, lora.targets));
 }
 
