@@ -11,4 +11,8 @@ inline Error bad_data(const std::string& what, const std::string& where, const s
   return {ExitCode::dataset, what, where, todo};
 }
 
+/// Advice about documents without a target.
+inline constexpr const char* kNoTargets =
+    "a document's first token and its prompt are none: name documents that have text behind those";
+
 }  // namespace zs

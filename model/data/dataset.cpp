@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "model/data/bad_data.h"
 #include "model/data/data_digest.h"
 #include "model/data/data_files.h"
 #include "model/data/permutation.h"
@@ -196,6 +197,30 @@ std::vector<std::int64_t> SampleSource::fill(std::int64_t first_sample, std::int
   return lengths;
 }
 
+std::int64_t SampleSource::targets(std::int64_t first_sample, std::int64_t count) const {
+  if (!mixed_ && !packed_) return count * sequence_;
+  std::int64_t sum = 0;
+  for (std::int64_t i = first_sample; i < first_sample + count; ++i) {
+    if (packed_) {
+      sum += packed_->targets(window_of(i));
+    } else {
+      const SourceMixture::Place place = mixed_->mixture.at(i);
+      sum += mixed_->sources[place.source].targets(place.sample, 1);
+    }
+  }
+  return sum;
+}
+
+bool SampleSource::has_targets() const {
+  if (mixed_)
+    return std::any_of(mixed_->sources.begin(), mixed_->sources.end(),
+                       [](const SampleSource& source) { return source.has_targets(); });
+  if (!packed_) return true;
+  for (std::int64_t i = 0; i < windows_; ++i)
+    if (packed_->targets(i) > 0) return true;
+  return false;
+}
+
 void SampleSource::check(std::int64_t first_sample, std::int64_t count) const {
   if (packed_) return;  // held in memory, and within the vocabulary
   std::vector<std::int32_t> window;
@@ -269,6 +294,15 @@ Dataset open_dataset(const DatasetOptions& options) {
     validation =
         make_source(corpus, train_tokens, corpus->tokens() - train_tokens, "validation", options, std::nullopt);
   return {std::move(train), std::move(validation), std::move(files)};
+}
+
+void check_targets(const Dataset& data, std::int64_t validated) {
+  const auto refuse = [](const char* use, const SampleSource& source) {
+    throw bad_data(fmt::format("no token that is {} is a target", use), source.files().front(), kNoTargets);
+  };
+  if (!data.train.has_targets()) refuse("trained on", data.train);
+  const std::int64_t samples = data.validation ? std::min(data.validation->windows(), validated) : 0;
+  if (samples > 0 && data.validation->targets(0, samples) == 0) refuse("validated by", *data.validation);
 }
 
 DataFacts facts_of(const Dataset& data) {

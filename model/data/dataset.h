@@ -42,6 +42,10 @@ class SampleSource {
   /// of the documents in them; none: each is one.
   std::vector<std::int64_t> fill(std::int64_t first_sample, std::int64_t count, std::int32_t* inputs,
                                  std::int32_t* targets) const;
+  /// Count of the targets that count in these samples; no data is read.
+  std::int64_t targets(std::int64_t first_sample, std::int64_t count) const;
+  /// True if any of its windows has one.
+  bool has_targets() const;
   /// Reads these samples, so that what is wrong with them is an Error now and not when they are used.
   void check(std::int64_t first_sample, std::int64_t count) const;
   /// Of its tokens: digest_of; of documents, PackedDocuments'.
@@ -104,6 +108,10 @@ SampleSource open_documents(const DatasetOptions& options, const std::vector<std
 /// Opens all files and looks at what they are. Their ids are checked when they are read, or by `verify`. Throws
 /// Error(dataset).
 Dataset open_dataset(const DatasetOptions& options);
+
+/// Error(dataset) where no token is a target of those that are trained on, or of the first `validated` samples of the
+/// validation data; 0: nothing is validated.
+void check_targets(const Dataset& data, std::int64_t validated);
 
 /// What a checkpoint says of its data, so that a run that goes on can say what has become another.
 struct DataFacts {

@@ -160,6 +160,15 @@ PackedDocuments::PackedDocuments(std::shared_ptr<const Corpus> corpus, std::vect
   packing_ = pack(lengths, sequence);
 }
 
+std::int64_t PackedDocuments::targets(std::int64_t sequence) const {
+  ZS_CHECK(sequence >= 0 && sequence < sequences(), "sequence {} of {}", sequence, sequences());
+  std::int64_t count = 0;
+  const auto begin = packing_.begin.begin() + sequence;
+  for (std::int64_t i = begin[0]; i < begin[1]; ++i)
+    count += documents_[static_cast<std::size_t>(packing_.order[static_cast<std::size_t>(i)])].targets();
+  return count;
+}
+
 void PackedDocuments::read(std::int64_t sequence, std::int32_t* inputs, std::int32_t* targets,
                            std::vector<std::int64_t>& lengths) const {
   ZS_CHECK(sequence >= 0 && sequence < sequences(), "sequence {} of {}", sequence, sequences());

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,6 +17,8 @@ struct Document {
   std::int64_t first = 0, length = 0;
   std::int64_t prompt = 0;  ///< its first tokens that are no targets
   bool goes_on = false;     ///< the token behind it is its last one's target
+
+  std::int64_t targets() const { return length - std::min(length, std::max<std::int64_t>(prompt, 1)) + goes_on; }
 };
 
 /// Which documents each sequence has: `sequence` s those of `order` from begin[s] up to begin[s + 1].
@@ -35,6 +38,8 @@ class PackedDocuments {
   std::int64_t sequences() const { return std::ssize(packing_.begin) - 1; }
   std::int64_t tokens() const { return tokens_; }
   std::int64_t documents() const { return std::ssize(documents_); }
+  /// Count of the targets that count in a sequence.
+  std::int64_t targets(std::int64_t sequence) const;
   /// (T) inputs and targets of a sequence; kIgnoredTarget for prompts, a document's last token and padding. Its
   /// documents' lengths are added to `lengths`, those of padding too.
   void read(std::int64_t sequence, std::int32_t* inputs, std::int32_t* targets,

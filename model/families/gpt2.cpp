@@ -19,6 +19,7 @@ std::unique_ptr<LanguageModel> make_gpt2(const ModelConfig& model) {
                                    .norm_eps = static_cast<float>(model.norm_eps),
                                    .attention = {.width = model.width,
                                                  .heads = model.heads,
+                                                 .is_one_matrix = true,  // c_attn
                                                  .dropout = model.dropout_of(&ModelConfig::attention_dropout)},
                                    .mlp = {.width = model.width, .hidden = hidden, .activation = activation},
                                    .residual_dropout = model.dropout_of(&ModelConfig::residual_dropout)},

@@ -82,7 +82,10 @@ Attention::Attention(std::string path, const AttentionOptions& options)
                                    : nullptr),
       dropout_(make_child<Dropout>("dropout", options_.dropout)),
       out_(make_child<Linear>("out", options_.heads * options_.head_dim, options_.width,
-                              LinearOptions{.has_bias = options_.has_bias, .init = options_.out_init})) {}
+                              LinearOptions{.has_bias = options_.has_bias, .init = options_.out_init})) {
+  const std::int64_t queries = options_.heads * options_.head_dim, keys = options_.kv_heads * options_.head_dim;
+  if (!options_.is_one_matrix) qkv_.weight().set_matrix_rows({queries, keys, keys});
+}
 
 Tensor Attention::forward(const Tensor& x, const Documents& documents, const Tensor& mask) {
   return out_proj(heads(x, documents, mask));

@@ -19,6 +19,7 @@ struct AttentionOptions {
   bool has_qkv_bias = true, has_bias = true;  ///< has_bias: of the projection behind attention
   std::optional<RotaryOptions> rotary = {};   ///< queries and keys are turned by their positions
   std::optional<float> qk_norm_eps = {};      ///< an RMS norm of each query head, and of each key head, before that
+  bool is_one_matrix = false;                 ///< "qkv" is one, not three (Parameter::matrix_rows)
   Init out_init = {.normal_std = kWeightDeviation};
   /// Share of the probabilities that is dropped, in training: they are then kept whole, (B, heads, T, T)
   float dropout = 0;

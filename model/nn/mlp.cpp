@@ -8,7 +8,9 @@ Mlp::Mlp(std::string path, const MlpOptions& options)
       up_(make_child<Linear>(is_gated() ? "gate_up" : "up", options.width, (is_gated() ? 2 : 1) * options.hidden,
                              LinearOptions{.has_bias = options.has_bias})),
       down_(make_child<Linear>("down", options.hidden, options.width,
-                               LinearOptions{.has_bias = options.has_bias, .init = options.down_init})) {}
+                               LinearOptions{.has_bias = options.has_bias, .init = options.down_init})) {
+  if (is_gated()) up_.weight().set_matrix_rows({options.hidden, options.hidden});
+}
 
 Tensor Mlp::up_proj(const Tensor& x) {
   const ForwardScope scope = enter();

@@ -170,6 +170,10 @@ class TreeCheck {
   std::vector<Parameter*> ignored_, buffers_;
 };
 
+void add_once(std::vector<int>& units, int unit) {
+  if (std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
+}
+
 }  // namespace
 
 Module::Module(std::string path) : path_(std::move(path)) {}
@@ -221,14 +225,22 @@ ForwardScope Module::entered() const {
 std::vector<int> Module::units_in(const ShardedRuntime& runtime, bool recurse) const {
   if (owner_ != &runtime)
     throw UsageError(fmt::format("module \"{}\" is not sharded by this runtime", path_), "call shard_module() first");
-  std::vector<int> units{owner_unit_};
+  std::vector<int> units;
+  add_own_units(runtime, units);
+  const bool goes_below = recurse || units.empty();
   for (const Module* child : children_) {
-    if (!recurse) break;
-    for (const int unit : child->units_in(runtime, true)) {
-      if (std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
-    }
+    if (!goes_below) break;
+    for (const int unit : child->units_in(runtime, recurse)) add_once(units, unit);
   }
   return units;
+}
+
+void Module::add_own_units(const ShardedRuntime& runtime, std::vector<int>& units) const {
+  if (is_unit_) add_once(units, owner_unit_);
+  for (const auto& parameter : parameters_)
+    if (const std::optional<int> unit = runtime.unit_of(*parameter)) add_once(units, *unit);
+  for (const Module* child : children_)
+    if (!child->is_unit_) child->add_own_units(runtime, units);
 }
 
 void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored,

@@ -35,8 +35,9 @@ class Module {
   /// True if a plan by blocks makes this module a unit of its own.
   virtual bool is_block() const { return false; }
 
-  /// The units of `runtime` that hold its parameters: the one that it is, or is a part of, and behind it, with
-  /// `recurse`, those of modules below it. UsageError where the runtime does not shard it.
+  /// The units of `runtime` that hold its parameters: the one that it is, or those that hold what it, or a module below
+  /// it that is no unit, has; and behind them, with `recurse`, those of modules below it. Of a module that has none of
+  /// its own, as a list of blocks, the first units below it. UsageError where the runtime does not shard it.
   std::vector<int> units_in(const ShardedRuntime& runtime, bool recurse) const;
 
   /// Makes this module the unit, which its forward opens.
@@ -124,6 +125,7 @@ class Module {
   void note_child(Module& child);
   void keep_child(std::unique_ptr<Module> child);
   ForwardScope entered() const;
+  void add_own_units(const ShardedRuntime& runtime, std::vector<int>& units) const;
   std::span<const int> units_to_open() const { return is_called_ ? std::span<const int>() : opened_; }
 
   std::string path_;

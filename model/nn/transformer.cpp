@@ -31,6 +31,8 @@ Transformer::Transformer(const TransformerOptions& options)
                             : &make_child<Linear>("head", options.block.attention.width, padded_vocab(options.vocab),
                                                   LinearOptions{.has_bias = false})),
       blocks_(make_child<ModuleList<TransformerBlock>>("blocks")) {
+  token_embedding_.weight().set_matrix_rows({options.vocab});
+  if (head_ != nullptr) head_->weight().set_matrix_rows({options.vocab});
   const BlockOptions block = with_residual_init(options.block, options.layers);
   for (std::int64_t i = 0; i < options.layers; ++i) blocks_.add(block);
 }

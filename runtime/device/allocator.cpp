@@ -1,5 +1,6 @@
 #include "runtime/device/allocator.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -24,6 +25,7 @@ std::uint64_t hash_of(const Buffer& block) {
 void MemoryCounter::add(const std::string& label, std::int64_t bytes) {
   live_ += bytes;
   by_label_[label] += bytes;
+  marked_peak_ = std::max(marked_peak_, live_);
   if (live_ <= peak_) return;
   peak_ = live_;
   at_peak_ = by_label_;

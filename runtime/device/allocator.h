@@ -62,6 +62,9 @@ class MemoryCounter {
   const std::map<std::string, std::int64_t>& live_by_label() const { return by_label_; }
   /// Starts a new peak from what is live now.
   void reset_peak();
+  /// The most that was live since mark(), whatever reset_peak() does meanwhile.
+  std::int64_t peak_since_mark() const { return marked_peak_; }
+  void mark() { marked_peak_ = live_; }
   /// A hash of which blocks of pools are live, and where.
   std::uint64_t layout() const { return layout_; }
   /// Bytes taken from the allocators and not given back, in use or cached: what the process really holds for the
@@ -75,7 +78,7 @@ class MemoryCounter {
  private:
   Trace* trace_;
   std::string owner_;
-  std::int64_t live_ = 0, peak_ = 0, reserved_ = 0, adopted_ = 0, allocation_calls_ = 0;
+  std::int64_t live_ = 0, peak_ = 0, marked_peak_ = 0, reserved_ = 0, adopted_ = 0, allocation_calls_ = 0;
   std::uint64_t layout_ = 0;
   std::map<std::string, std::int64_t> by_label_, at_peak_;
 };

@@ -1,5 +1,7 @@
 #include "runtime/tensor/parameter.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 #include <vector>
 
@@ -59,6 +61,17 @@ bool Parameter::end_shares() {
   if (!shares) return has_share_;
   for (const Tensor& share : shares->apart) add_grad(*context, share);
   return true;
+}
+
+void Parameter::set_matrix_rows(std::vector<std::int64_t> rows) {
+  std::int64_t sum = 0;
+  bool is_right = shape_.rank() == 2;
+  for (const std::int64_t count : rows) is_right = is_right && count > 0 && (sum += count) <= shape_[0];
+  if (!is_right)
+    throw UsageError(
+        fmt::format("parameter {} of shape {} has no matrices of {} rows", name_, shape_.str(), fmt::join(rows, ", ")),
+        "give rows above 0 that are its own in all, or fewer");
+  matrix_rows_ = std::move(rows);
 }
 
 void Parameter::refuse_use() const {

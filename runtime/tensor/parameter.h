@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "runtime/base/buffer.h"
 #include "runtime/base/shape.h"
@@ -57,6 +58,11 @@ class Parameter {
   const Init& init() const { return init_; }
   /// Before a unit has it.
   void set_init(Init init) { init_ = init; }
+  /// Rows of the matrices that the parameter is made of, one below the other, each of all columns; rows that are left
+  /// are padding. Empty: it is one matrix. An optimizer that takes a matrix as a whole takes each by itself (Muon).
+  const std::vector<std::int64_t>& matrix_rows() const { return matrix_rows_; }
+  /// Call it before a unit has the parameter. UsageError where it has not two dims, or fewer rows.
+  void set_matrix_rows(std::vector<std::int64_t> rows);
   /// True if weight decay applies (not to norms and biases).
   bool has_decay() const { return has_decay_; }
   /// True if the parameter gets gradients; a new parameter does. A frozen one is gathered and freed like any other, and
@@ -133,6 +139,7 @@ class Parameter {
   std::string name_;
   Shape shape_;
   Init init_;
+  std::vector<std::int64_t> matrix_rows_;
   bool has_decay_, is_trainable_ = true;
   Buffer value_, grad_;
   bool grad_is_written_ = false;

@@ -188,6 +188,11 @@ TEST_CASE("the counter explains the peak by label and can start anew") {
   counter.reset_peak();
   CHECK(counter.peak_bytes() == 160);
   CHECK(counter.at_peak() == counter.live_by_label());
+  counter.mark();
+  counter.add("activation", 30);
+  counter.remove("activation", 30);
+  counter.reset_peak();
+  CHECK(counter.peak_since_mark() == 190);
   CHECK_THROWS_WITH(counter.remove("full_param", 61),
                     Catch::Contains("61 bytes of 'full_param' given back, 60 are live"));
 }

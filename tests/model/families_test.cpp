@@ -227,6 +227,35 @@ TEST_CASE("a window of some layers is refused, where config.json leaves out whic
              Catch::StartsWith("67: max_window_layers = 2 is not supported"));
 }
 
+TEST_CASE("a parameter is made of the matrices that its family's files have, without what pads them") {
+  for (const ModelConfig& of : {ModelConfig{.family = "gpt2"}, ModelConfig{.family = "llama", .kv_heads = 2},
+                                ModelConfig{.family = "qwen2", .tied_head = false},
+                                ModelConfig{.family = "qwen3", .tied_head = false, .head_dim = 8}}) {
+    const ModelConfig config = small(of);
+    std::map<std::string, std::vector<std::int64_t>> published;
+    for (const TensorRule& rule : family_named(config.family).tensor_map(config).rules)
+      for (const TensorPart& part : rule.parts) published[rule.parameter].push_back(part.rows);
+    const auto model = family_named(config.family).make(config);
+    int matrices = 0;
+    const std::function<void(const Module&)> check = [&](const Module& module) {
+      for (const auto& parameter : module.own_parameters()) {
+        if (parameter->shape().rank() != 2) continue;
+        CAPTURE(config.family, parameter->name());
+        std::vector<std::int64_t> rows = published.at(parameter->name());
+        if (rows == std::vector<std::int64_t>{0}) rows.clear();  // all of it
+        CHECK(parameter->matrix_rows() == rows);
+        ++matrices;
+      }
+      for (const Module* child : module.children()) check(*child);
+    };
+    check(*model);
+    CHECK(matrices > 4 * config.layers);
+  }
+  CHECK_THROWS_WITH(
+      Attention("a", {.width = 8, .heads = 2}).children().front()->own_parameters().front()->set_matrix_rows({20, 5}),
+      Catch::Contains("a.qkv.weight of shape (24, 8) has no matrices of 20, 5 rows"));
+}
+
 TEST_CASE("a model of sizes that do not go together is refused with its sizes") {
   CHECK_THROWS_WITH(Attention("a", {.width = 30, .heads = 4}),
                     Catch::Contains("width 30 is not a multiple of 4 heads"));

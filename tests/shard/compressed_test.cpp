@@ -153,6 +153,47 @@ TEST_CASE("1-17, 2B-6: parameters travel in a format of one's own, decoded alike
   }
 }
 
+TEST_CASE("an evaluation in full precision has the masters, whatever the dtype, the format and the scheme") {
+  const DType param = GENERATE(DType::f32, DType::bf16);
+  const GatherFormat* const format = GENERATE(int8_format(), fp8_format());
+  const std::string name = GENERATE("zero3", "nested", "hsdp");
+  const bool is_zero_copy = GENERATE(false, true);
+  CAPTURE(name_of(param), format->name(), name, is_zero_copy);
+  struct Seen {
+    float evaluated, trained;
+    std::string refused;
+    bool operator==(const Seen&) const = default;
+  };
+  const auto seen = [&](const GatherFormat* of, bool is_full) {
+    return on_ranks(4, [&](World& world) {
+      ShardOptions options{.scheme = scheme_of(name, 4), .zero_copy = is_zero_copy};
+      options.precision = {.param = param, .gather_format = of, .is_full_in_evaluation = is_full};
+      ChainRun run(world, options);
+      const auto evaluate = [&] {
+        const NoGradGuard no_grad(run.context);
+        run.runtime.begin_micro_batch(Mode::eval, true);
+        const Tensor loss = run.model.loss(chain_input(run.context, 0), chain_targets(run.context));
+        run.runtime.end_micro_batch();
+        return loss.to_host()[0];
+      };
+      Seen all{evaluate(), run.micro_batch(0), {}};
+      run.runtime.abandon_step();
+      run.runtime.pregather();
+      all.refused = message_of([&] { (void)evaluate(); });
+      return all;
+    });
+  };
+  const auto exact = seen(nullptr, true), decoded = seen(format, false), full = seen(format, true);
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    CHECK(full[rank].evaluated == exact[rank].evaluated);
+    CHECK(decoded[rank].evaluated != exact[rank].evaluated);
+    CHECK(full[rank].trained == decoded[rank].trained);
+    CHECK_THAT(full[rank].refused,
+               Catch::Contains(fmt::format("is gathered in {} from {}", name_of(param), format->name())));
+    CHECK(decoded[rank].refused.empty());
+  }
+}
+
 TEST_CASE("1-17: a format that not every rank has is named before anything is trained") {
   const std::string message = message_of([] {
     on_ranks(2, [](World& world) {

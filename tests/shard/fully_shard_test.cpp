@@ -3,8 +3,10 @@
 
 #include <catch2/catch.hpp>
 
+#include "runtime/shard/runtime/unshard_scope.h"
 #include "runtime/tensor/recompute.h"
 #include "tests/message_of.h"
+#include "tests/shard/chain_model.h"
 #include "tests/shard/link_net.h"
 #include "tests/shard/named_weights.h"
 #include "tests/shard/scheme_cases.h"
@@ -257,6 +259,46 @@ TEST_CASE("an exception in a micro-batch that had added to earlier ones' gradien
   });
   CHECK_THAT(said, Contains("all gradients of the step are dropped"));
   CHECK(std::count(said.begin(), said.end(), '\n') == 1);
+}
+
+TEST_CASE("a scope of a module without parameters of its own has the units below it, and not the one around it") {
+  struct List : Module {
+    explicit List(std::string path) : Module(std::move(path)) {}
+    ChainLayer& add() { return make_child<ChainLayer>(std::to_string(children().size())); }
+  };
+  struct Net : Module {
+    Net() : Module(""), head(add_parameter("head", {8, 8}, {}, true)), list(make_child<List>("list")) {
+      list.add(), list.add();
+    }
+    Parameter& head;
+    List& list;
+    List& empty = make_child<List>("empty");
+    struct Tower : Module {
+      explicit Tower(std::string path) : Module(std::move(path)), blocks(make_child<List>("blocks")) { blocks.add(); }
+      List& blocks;
+      Parameter& scale = add_parameter("scale", {8}, {}, true);
+    };
+    Tower& tower = make_child<Tower>("tower");  // a part of the root
+  };
+  const auto world = make_single_world({.timeout_s = 60});
+  const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+  Context context(*device);
+  Net net;
+  ShardedRuntime runtime(context, *world, {});
+  shard_module(net, runtime, Units::block);
+  const auto units = [&](const Module& module, bool recurse) {
+    return UnshardScope(runtime, module, {.recurse = recurse, .writes_back = false}).units();
+  };
+  for (const bool recurse : {true, false}) {
+    CAPTURE(recurse);
+    CHECK(units(net.list, recurse) == std::vector{1, 2});
+    CHECK(units(net.empty, recurse) == std::vector<int>{});
+    CHECK(units(*net.list.children().back(), recurse) == std::vector{2});
+  }
+  CHECK(units(net.tower, true) == std::vector{0, 3});
+  CHECK(units(net.tower, false) == std::vector{0});
+  CHECK(units(net, true) == std::vector{0, 1, 2, 3});
+  CHECK(units(net, false) == std::vector{0});
 }
 
 }  // namespace zs::test

@@ -160,6 +160,21 @@ TEST_CASE("a step that fails leaves no update for later: the weights are those b
   }
 }
 
+TEST_CASE("memory that is taken between steps is in the peak of the step behind it, and of no other") {
+  const Config config = tiny_config();
+  const auto world = make_single_world({.timeout_s = 60});
+  const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+  Session session(*device, *world, config);
+  const auto peak_of = [&](std::int64_t step) {
+    session.enqueue_step(step, 1e-2f, tiny_samples(config), 0);
+    return session.finish_step().peak_bytes;
+  };
+  const std::int64_t usual = peak_of(1), live = device->memory().live_bytes();
+  { const Memory taken = device->pool().acquire(usual, device->stream(StreamRole::compute), "update"); }
+  CHECK(peak_of(2) == live + usual);
+  CHECK(peak_of(3) == usual);
+}
+
 TEST_CASE("a checkpoint of what the host keeps is copied from there: nothing comes to the device for it") {
   Config config = trained_by(tiny_config(), GENERATE(as<std::string>{}, "adamw", "muon", "adamw8bit"));
   config.precision.param = "bf16";

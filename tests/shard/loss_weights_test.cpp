@@ -2,6 +2,7 @@
 // to a model that sees no later token, by code that knows no weights.
 #include <catch2/catch.hpp>
 
+#include <array>
 #include <numeric>
 
 #include "runtime/shard/execute/sum_over_ranks.h"
@@ -110,6 +111,38 @@ std::string differs(const Trained& trained, const Trained& expected) {
 }
 
 }  // namespace
+
+TEST_CASE("a step of which no target counts updates nothing, whatever the optimizer, and the next one goes on") {
+  const std::string optimizer = GENERATE(as<std::string>{}, "adamw", "adamw8bit", "lion", "muon", "sgd");
+  CAPTURE(optimizer);
+  Config config = masked_config("tokens", 2);
+  config.train.optimizer = optimizer;
+  config.train.weight_decay = 0.25;
+  config.train.average = 0.5;
+  config.train.muon = {"blocks.*"};
+  const ReadSamples none = [&](std::int64_t first, std::vector<std::int32_t>& inputs,
+                               std::vector<std::int32_t>& targets) {
+    tiny_samples(config)(first, inputs, targets);
+    std::fill(targets.begin(), targets.end(), kIgnoredTarget);
+    return ReadSamples::Lengths{};
+  };
+  const auto is_kept = on_ranks(2, [&](World& world) {
+    const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+    Session session(*device, world, config);
+    const auto go = [&](std::int64_t step, const ReadSamples& read) {
+      session.enqueue_step(step, 0.01f, read, 0);
+      (void)session.finish_step();
+      Weights all = weights_of(session.runtime().executor());
+      session.optimizer().swap_average();
+      for (const auto& [name, values] : weights_of(session.runtime().executor())) all["average " + name] = values;
+      session.optimizer().swap_average();
+      return all;
+    };
+    const Weights first = go(1, masked_samples(config)), second = go(2, none), third = go(3, masked_samples(config));
+    return std::array{first == second, second != third, session.optimizer().skipped() == 1};
+  });
+  for (const auto& kept : is_kept) CHECK(kept == std::array{true, true, true});
+}
 
 TEST_CASE("0-39: each target that counts weighs alike, or each sequence, however they are spread") {
   const std::string loss = GENERATE(as<std::string>{}, "tokens", "sequences");

@@ -43,6 +43,27 @@ TEST_CASE("I4: counted bytes of every step equal the plan", "[plan]") {
   for (const std::int64_t peak : run.peak_bytes) CHECK(peak == planned);
 }
 
+TEST_CASE("I4: matrices that a parameter is made of are planned and counted one by one, at any number of ranks",
+          "[plan]") {
+  Config config = tiny_config();
+  choose_family(config, "llama");
+  config.train.optimizer = "muon";
+  config.train.momentum = 0.95;
+  config.train.muon = {"blocks.*", "token_embedding.*"};
+  choose_layout(config, GENERATE(as<std::string>{}, "flat", "per_parameter", "last dim"));
+  for (const int ranks : {1, 2, 3}) {
+    CAPTURE(config.shard.layout, config.shard.dims, ranks);
+    config.train.global_batch = 2 * ranks;
+    const TinyResult run = train_tiny(config, {.ranks = ranks});
+    const TrainPlan first = make_plan(config, 0, ranks);
+    std::int64_t most = first.step_peak_bytes;  // ranks own different matrices
+    for (int rank = 1; rank < ranks; ++rank) most = std::max(most, make_plan(config, rank, ranks).step_peak_bytes);
+    for (const std::int64_t peak : run.peak_bytes) CHECK(peak == most);
+    CHECK(run.sent.parameter_bytes() == first.sent.parameter_bytes());
+    CHECK(run.sent.gradient_bytes() == first.sent.gradient_bytes());
+  }
+}
+
 TEST_CASE("the kernels' working memory is in the plan, for as many threads as there are", "[plan]") {
 #if defined(__SANITIZE_THREAD__)
   const int threads = 1;  // TSan does not see how a team of OpenMP's waits for each other

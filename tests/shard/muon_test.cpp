@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 
+#include <numeric>
+
 #include "runtime/shard/checkpoint/checkpoint.h"
 #include "runtime/shard/checkpoint/state_by_name.h"
 #include "runtime/shard/optimizers/matrix_exchange.h"
@@ -45,6 +47,29 @@ Matrix orthogonal(Matrix x, std::size_t rows, std::size_t cols) {
   return x;
 }
 
+/// Muon's step from g, or from what it goes by instead: each of the parameter's matrices orthogonal; 0 in padding.
+Matrix orthogonal_matrices(const Matrix& x, const FlatView& view) {
+  const auto cols = static_cast<std::size_t>(view.shape[1]);
+  Matrix out(x.size());
+  std::size_t first = 0;
+  for (const std::int64_t count : view.matrix_rows.empty() ? std::vector{view.shape[0]} : view.matrix_rows) {
+    const auto rows = static_cast<std::size_t>(count);
+    const auto begin = static_cast<std::ptrdiff_t>(first * cols),
+               end = static_cast<std::ptrdiff_t>((first + rows) * cols);
+    Matrix own = orthogonal(Matrix(x.begin() + begin, x.begin() + end), rows, cols);
+    for (double& one : own) one *= 0.2 * std::sqrt(static_cast<double>(std::max(rows, cols)));
+    std::copy(own.begin(), own.end(), out.begin() + begin);
+    first += rows;
+  }
+  return out;
+}
+
+/// True if an element of the parameter is of one of its matrices.
+bool is_updated(std::size_t element, const FlatView& view) {
+  const auto rows = std::accumulate(view.matrix_rows.begin(), view.matrix_rows.end(), std::int64_t{0});
+  return rows == 0 || static_cast<std::int64_t>(element) < rows * view.shape[1];
+}
+
 ParameterRule rule_of(const MuonConfig& config) {
   return [config](std::vector<Element>& elements, const float* grad, const FlatView& view, int step) {
     const auto b1 = static_cast<double>(config.beta1), b2 = static_cast<double>(config.beta2),
@@ -60,12 +85,9 @@ ParameterRule rule_of(const MuonConfig& config) {
       const double m = element.m / (1 - std::pow(b1, step)), v = element.v / (1 - std::pow(b2, step));
       x[i] = is_muons ? (config.nesterov ? g + momentum * element.m : element.m) : m / (std::sqrt(v) + eps);
     }
-    if (is_muons) {
-      const auto rows = static_cast<std::size_t>(view.shape[0]), cols = static_cast<std::size_t>(view.shape[1]);
-      x = orthogonal(std::move(x), rows, cols);
-      for (double& one : x) one *= 0.2 * std::sqrt(static_cast<double>(std::max(rows, cols)));
-    }
-    for (std::size_t i = 0; i < elements.size(); ++i) elements[i].w -= kLr * (x[i] + decay * elements[i].w);
+    if (is_muons) x = orthogonal_matrices(x, view);
+    for (std::size_t i = 0; i < elements.size(); ++i)
+      if (!is_muons || is_updated(i, view)) elements[i].w -= kLr * (x[i] + decay * elements[i].w);
   };
 }
 
@@ -172,6 +194,22 @@ TEST_CASE("Muon's state by name is whole on one rank, and comes back from it, wh
     CHECK(is_named);
     CHECK(is_same);
   }
+}
+
+TEST_CASE("a rank whose parameter is made of other matrices is named before anything is exchanged") {
+  const auto messages = on_ranks(2, [](World& world) {
+    ChainRun run(world, {}, [&](Chain& chain, ShardedRuntime& runtime) {
+      chain.layers[0]->weight.set_matrix_rows({world.rank() == 0 ? 4 : 5, 5});
+      shard_module(chain, runtime, Units::block);
+    });
+    return message_of([&] {
+      run.micro_batch(0);
+      run.optimizer->step(0.1f);
+      run.device->synchronize();
+    });
+  });
+  for (const std::string& message : messages)
+    CHECK_THAT(message, Contains("layer0") && Contains("names and shapes of its parameters"));
 }
 
 TEST_CASE("costs are balanced: the largest first, each to whom has the least") {

@@ -33,6 +33,7 @@ struct Run {
         device(Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60})),
         context(*device),
         runtime(context, of, options_of(scheme, param, layout, residence)) {
+    model.layers[1]->weight.set_matrix_rows({3, 6});  // to Muon two matrices, and a row of padding
     shard_module(model, runtime, Units::block);
     optimizer = make(runtime.executor());
   }

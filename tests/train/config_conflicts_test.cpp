@@ -65,6 +65,8 @@ TEST_CASE("keys that contradict each other are refused") {
       {{"train.steps=1000000000", "train.global_batch=1048576", "train.sequence=1048576", "model.context=1048576"},
        "steps x batch x sequence is 1.1e+21 tokens"},
       {{"shard.units=model", "shard.unit_mib=2.5"}, "shard.unit_mib = 2.5 does not go with shard.units \"model\""},
+      {{"lora.rank=2", "lora.targets=c_attn", "plan.apply=blocks.*"},
+       "lora.rank does not go with plan.apply: adapters are units of their own"},
       {{"shard.group_size=2"}, "shard.group_size = 2 does not go with shard.strategy \"zero3\""},
       {{"shard.strategy=zero1", "shard.reduce_every_micro_batch=true"},
        "shard.reduce_every_micro_batch = true does not go with shard.strategy \"zero1\""},

@@ -130,4 +130,14 @@ TEST_CASE("a plan with adapters has gradients, moments and reductions of these a
   CHECK(reduced == 12);
 }
 
+TEST_CASE("an adapter that lora.path names is refused beside a plan, as one that lora.rank asks for") {
+  const std::string data = ZSHARD_SOURCE_ROOT "/tests/data/";
+  const Overrides overrides = {"model.path=" + data + "huggingface/gpt2", "lora.path=" + data + "lora/gpt2"};
+  const std::string text = "[data]\nkind = \"tokens\"\ntrain = \"a.bin\"\n[train]\nsteps = 1\nglobal_batch = 1\n";
+  CHECK(parse_config(text, "small.toml", overrides).lora.is_on());
+  Overrides by_plan = overrides;
+  by_plan.push_back("plan.apply=blocks.*");
+  CHECK_THAT(only_problem(text, by_plan).what(), Catch::Contains("lora.path does not go with plan.apply"));
+}
+
 }  // namespace zs::test

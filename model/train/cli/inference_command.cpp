@@ -93,11 +93,10 @@ void add_inference_options(CLI::App& app, InferenceCommand& command) {
   add_sample_options(app, command);
 }
 
-std::optional<Error> misplaced(const InferenceCommand& command, const std::string& other) {
+std::optional<Error> misplaced(const InferenceCommand& command) {
   const auto refuse = [](const std::string& what, const std::string& todo) {
     return Error(ExitCode::usage, what, "command line", todo);
   };
-  const char* const task = command.evaluated.empty() ? "--sample" : "--evaluate";
   if (!command.evaluate.logits.empty() && command.evaluated.empty())
     return refuse("--logits without --evaluate", "say of which model: --evaluate RUN");
   if (!command.first_of_sample.empty() && command.sampled.empty())
@@ -105,7 +104,6 @@ std::optional<Error> misplaced(const InferenceCommand& command, const std::strin
   if (!command.is_wanted()) return std::nullopt;
   if (!command.evaluated.empty() && !command.sampled.empty())
     return refuse("--evaluate and --sample do not go together", "use one after the other");
-  if (!other.empty()) return refuse(fmt::format("{} and {} do not go together", task, other), "leave one of them out");
   if (command.sample.prompt && !command.sample.prompt_ids.empty())
     return refuse("--prompt and --prompt-ids do not go together", "leave one of them out");
   if (!command.sampled.empty() && !command.evaluate.files.empty())

@@ -24,9 +24,8 @@ struct InferenceCommand {
 
 void add_inference_options(CLI::App& app, InferenceCommand& command);
 
-/// What is wrong with its options beside others, and with their values. `other`: an option of training or of another
-/// task that is given, too; empty: none.
-std::optional<Error> misplaced(const InferenceCommand& command, const std::string& other);
+/// An error where its options do not go together, or have wrong values.
+std::optional<Error> misplaced(const InferenceCommand& command);
 
 /// Finds the model, and its configuration with these overrides (--set).
 Config load(InferenceCommand& command, const std::vector<std::string>& overrides);

@@ -13,6 +13,7 @@
 
 #include "comm/gpu/gpu_world.h"
 #include "model/job/version.h"
+#include "model/train/cli/command_options.h"
 #include "model/train/cli/explain_options.h"
 #include "model/train/cli/export_command.h"
 #include "model/train/cli/inference_command.h"
@@ -21,6 +22,7 @@
 #include "model/train/cli/tokenize_command.h"
 #include "model/train/config/config_schema.h"
 #include "model/train/config/expand_path.h"
+#include "model/train/config/key_use.h"
 #include "model/train/rank/error_line.h"
 #include "model/train/rank/program.h"
 #include "model/train/rank/startup.h"
@@ -237,23 +239,6 @@ int launch(const CommandLine& line, const char* program) {
   return run_process(*world, loaded);
 }
 
-/// An option that has no meaning where a model is only read.
-std::string of_another_task(const CommandLine& line, const std::string& verified, const std::string& verified_weights,
-                            const zs::TokenizeJob& tokenized, const zs::ExportJob& exported) {
-  if (!exported.to.empty()) return "--export";
-  if (!verified_weights.empty()) return "--verify-weights";
-  if (!tokenized.tokenizer.empty()) return "--tokenize";
-  if (!tokenized.out.empty()) return "--out";
-  if (!verified.empty()) return "--verify";
-  if (!line.resume.empty()) return "--resume";
-  if (const std::string given = line.plan.given(); !given.empty()) return given;
-  if (!line.dry_run.empty()) return "--dry-run";
-  if (line.overwrite) return "--overwrite";
-  if (line.verify_order) return "--verify-order";
-  if (line.explained.is_wanted()) return line.explained.prints ? "--explain" : "--trace";
-  return line.verify_data ? "--verify-data" : "";
-}
-
 void take_explained(CommandLine& line) {
   if (line.problem) return;
   try {
@@ -275,18 +260,31 @@ void take_fit(CommandLine& line, zs::TokenizeJob& tokenized) {
                          "leave one of them out");
 }
 
+/// Where one rank is enough, and mpirun has started several: whether it is this one.
+bool is_first_started() {
+  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  return rank == nullptr || std::string_view(rank) == "0";
+}
+
+/// Names what of --set has no effect, in a line, or as a problem; --export, which finds out what it is to export, does
+/// so itself.
+std::optional<Error> check_set(const zs::CommandOptions& command, const std::vector<std::string>& overrides) {
+  if (command.name.empty() || command.name == "--export") return std::nullopt;
+  try {
+    const std::string unread = zs::unread_keys(zs::key_use(command.name), overrides);
+    if (!unread.empty() && is_first_started()) zs::print_to_stderr("train: warning: {}\n", unread);
+  } catch (const Error& error) {
+    return error;
+  }
+  return std::nullopt;
+}
+
 /// The names on the command line are of files: no configuration is read.
 void take_files(CommandLine& line, zs::TokenizeJob& tokenized) {
   std::vector<std::string>& files = line.inference.evaluate.files;
   if (!line.config_path.empty()) files.push_back(std::exchange(line.config_path, {}));
   files.insert(files.end(), tokenized.inputs.begin(), tokenized.inputs.end());
   tokenized.inputs.clear();
-}
-
-/// Where one rank is enough, and mpirun has started several: whether it is this one.
-bool is_first_started() {
-  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  return rank == nullptr || std::string_view(rank) == "0";
 }
 
 void add_run_options(CLI::App& app, CommandLine& line) {
@@ -318,6 +316,19 @@ void add_run_options(CLI::App& app, CommandLine& line) {
                "code 65 and where not");
 }
 
+/// Moves arguments to the command that takes them, and refuses what does not go together.
+void settle(const CLI::App& app, CommandLine& line, zs::TokenizeJob& tokenized) {
+  if (!line.problem) line.problem = line.plan.misplaced(line.dry_run);
+  take_explained(line);
+  take_fit(line, tokenized);
+  if (line.inference.is_wanted()) take_files(line, tokenized);
+  const zs::CommandOptions& command = zs::command_given(app);
+  if (!line.problem) line.problem = zs::misplaced(line.inference);
+  if (!line.problem) line.problem = zs::misplaced(app, command);
+  if (!line.problem) line.problem = zs::misplaced(tokenized);
+  if (!line.problem) line.problem = check_set(command, line.overrides);
+}
+
 int parse_and_run(int argc, char** argv) {
   CLI::App app("Trains a GPT with sharded parameters. Several ranks: mpirun -q -np N build/train CONFIG.toml", "train");
   CommandLine line;
@@ -332,8 +343,7 @@ int parse_and_run(int argc, char** argv) {
                  "read every byte of a checkpoint, or of all of a run, and stop; no configuration is needed");
   app.add_option("--verify-weights", verified_weights,
                  "check a file of weights in safetensors, an index, or the folder of a model, list what is in it, and "
-                 "stop; no configuration is "
-                 "needed");
+                 "stop; no configuration is needed");
   zs::add_export_options(app, exported);
   zs::add_report_options(app, report);
   zs::add_tokenize_options(app, tokenized);
@@ -350,19 +360,13 @@ int parse_and_run(int argc, char** argv) {
     line.problem = Error(ExitCode::usage, error.what(), "command line", "see train --help");
   }
   if (wants_keys) return print_answer(zs::config_help());
-  if (!line.problem) line.problem = line.plan.misplaced(line.dry_run);
-  take_explained(line);
   if (!report.of.empty()) report.out = std::exchange(tokenized.out, {});
-  take_fit(line, tokenized);
-  const std::string other = of_another_task(line, verified, verified_weights, tokenized, exported);
-  if (line.inference.is_wanted()) take_files(line, tokenized);
-  if (!line.problem) line.problem = zs::misplaced(line.inference, other);
-  if (!line.problem) line.problem = zs::misplaced(tokenized);
-  if (!line.problem) line.problem = zs::misplaced(report, line.config_path, line.inference, other);
+  settle(app, line, tokenized);
   for (const std::string* alone : {&report.of, &tokenized.tokenizer, &exported.to, &verified, &verified_weights})
     if (!alone->empty()) zs::release_stop_signals();
   if (!line.problem && !report.of.empty()) return is_first_started() ? print_answer(zs::write_report(report)) : 0;
   if (!line.problem && !tokenized.tokenizer.empty()) return zs::tokenize(tokenized, line.config_path);
+  exported.overrides = line.overrides;
   if (!line.problem && !exported.to.empty())
     return is_first_started()
                ? print_answer(zs::export_from(exported, line.resume.empty() ? line.config_path : line.resume))

@@ -62,18 +62,6 @@ void add_report_options(CLI::App& app, ReportJob& job) {
       ->check([](const std::string& text) { return text.empty() ? std::string("needs a run's directory") : ""; });
 }
 
-std::optional<Error> misplaced(const ReportJob& job, const std::string& config_path, const InferenceCommand& inference,
-                               const std::string& other) {
-  if (job.of.empty()) return std::nullopt;
-  const std::string also = !inference.evaluated.empty() ? "--evaluate" : inference.sampled.empty() ? other : "--sample";
-  if (!also.empty())
-    return Error(ExitCode::usage, fmt::format("--report and {} do not go together", also), "command line",
-                 "leave one of them out");
-  if (config_path.empty()) return std::nullopt;
-  return Error(ExitCode::usage, fmt::format("the argument {} was not expected", config_path), "command line",
-               "a report needs nothing but the run's directory: --report RUN");
-}
-
 std::string write_report(const ReportJob& given) {
   const ReportJob job{expand_path(given.of), expand_path(given.out)};
   const RunRecord record = read_run(job.of);

@@ -2,10 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
-#include <optional>
 #include <string>
 
-#include "model/train/cli/inference_command.h"
 #include "runtime/base/check.h"
 
 namespace zs {
@@ -17,11 +15,6 @@ struct ReportJob {
 };
 
 void add_report_options(CLI::App& app, ReportJob& job);
-
-/// What is wrong with it beside others. `config_path` and `inference` as the command line has them; `other`: an option
-/// of training or of another task that is given, too; empty: none.
-std::optional<Error> misplaced(const ReportJob& job, const std::string& config_path, const InferenceCommand& inference,
-                               const std::string& other);
 
 /// Writes it, from the run's files; the run may go on meanwhile. A line that names it. Throws Error: of a damaged line
 /// only once the report without it is written.

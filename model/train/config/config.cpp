@@ -243,6 +243,11 @@ void read_file_tables(ConfigDraft& draft, const toml::table& root) {
   }
 }
 
+std::string trimmed(const std::string& text) {
+  const auto begin = text.find_first_not_of(" \t"), end = text.find_last_not_of(" \t");
+  return begin == std::string::npos ? std::string() : text.substr(begin, end - begin + 1);
+}
+
 void apply_override(ConfigDraft& draft, const std::string& text) {
   const std::size_t equals = text.find('=');
   const std::string where = "--set " + text.substr(0, 60);
@@ -250,11 +255,7 @@ void apply_override(ConfigDraft& draft, const std::string& text) {
     draft.problems.emplace_back(ExitCode::config, std::move(what), where, std::move(todo));
   };
   if (equals == std::string::npos) return refuse("no '=' in --set", "write --set key=value");
-  const auto trimmed = [](const std::string& s) {
-    const auto begin = s.find_first_not_of(" \t"), end = s.find_last_not_of(" \t");
-    return begin == std::string::npos ? std::string() : s.substr(begin, end - begin + 1);
-  };
-  const std::string name = trimmed(text.substr(0, equals)), value = trimmed(text.substr(equals + 1));
+  const std::string name = overridden_key(text), value = trimmed(text.substr(equals + 1));
   const ConfigKey* key = find_config_key(name);
   if (key == nullptr && !is_table_name(name)) return report_unknown(draft, name, where);
 
@@ -307,9 +308,19 @@ ConfigError::ConfigError(std::vector<Error> problems) : Error(problems.at(0)), p
   if (problems_.size() > kMaxProblems) problems_.erase(problems_.begin() + kMaxProblems, problems_.end());
 }
 
-Config parse_config(std::string_view text, const std::string& source, const std::vector<std::string>& overrides) {
+std::string overridden_key(const std::string& text) { return trimmed(text.substr(0, text.find('='))); }
+
+void check_overrides(const std::vector<std::string>& overrides) {
+  ConfigDraft draft;
+  for (const std::string& text : overrides) apply_override(draft, text);
+  if (!draft.problems.empty()) throw ConfigError(std::move(draft.problems));
+}
+
+Config parse_config(std::string_view text, const std::string& source, const std::vector<std::string>& overrides,
+                    ConfigFor use) {
   ConfigDraft draft;
   draft.source = source;
+  draft.use = use;
   if (const auto line = too_deep_line(text))
     throw ConfigError({nested_too_deeply(fmt::format("{}:{}", source, *line))});
   try {
@@ -325,8 +336,8 @@ Config parse_config(std::string_view text, const std::string& source, const std:
   return std::move(draft.config);
 }
 
-Config load_config(const std::string& path, const std::vector<std::string>& overrides) {
-  return parse_config(read_small_file(path), path, overrides);
+Config load_config(const std::string& path, const std::vector<std::string>& overrides, ConfigFor use) {
+  return parse_config(read_small_file(path), path, overrides, use);
 }
 
 std::string to_toml(const Config& config) {

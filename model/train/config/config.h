@@ -192,12 +192,22 @@ class ConfigError : public Error {
   std::vector<Error> problems_;
 };
 
+/// The use that a configuration is read for: steps, or only the model that it names, for which no key of data and steps
+/// is required.
+enum class ConfigFor : std::uint8_t { training, model };
+
 /// Reads the TOML file `path`, applies `overrides` ("key=value", the later wins; the value is TOML, or bare text where
 /// the key is a string), checks every key and their combinations, and resolves what is derived. Throws ConfigError;
 /// creates nothing.
-Config load_config(const std::string& path, const std::vector<std::string>& overrides = {});
+Config load_config(const std::string& path, const std::vector<std::string>& overrides = {},
+                   ConfigFor use = ConfigFor::training);
 /// The same from TOML text; `source` names it in messages, and its stem is the default name.
-Config parse_config(std::string_view text, const std::string& source, const std::vector<std::string>& overrides = {});
+Config parse_config(std::string_view text, const std::string& source, const std::vector<std::string>& overrides = {},
+                    ConfigFor use = ConfigFor::training);
+/// ConfigError where an override names no key, or gives it no value that it can have.
+void check_overrides(const std::vector<std::string>& overrides);
+/// "train.lr" of " train.lr = 1".
+std::string overridden_key(const std::string& text);
 
 /// The resolved configuration as TOML with every key; reading it back gives the same Config.
 std::string to_toml(const Config& config);

@@ -98,17 +98,19 @@ void check_rank(ConfigDraft& draft, const std::vector<LoraProduct>& targets) {
 
 void check(ConfigDraft& draft, const std::vector<LoraProduct>& products) {
   LoraConfig& lora = draft.config.lora;
+  if (draft.config.shard.units == "plan") {
+    const char* const key = draft.is_given(kRank) ? kRank : kPath;
+    return draft.report(key, fmt::format("{} does not go with plan.apply: adapters are units of their own", key),
+                        "leave plan.apply out, or the adapters");
+  }
   if (lora.alpha == 0) lora.alpha = static_cast<double>(lora.rank);
-  if (lora.dropout != 0)
+  if (lora.dropout != 0 && draft.use == ConfigFor::training)
     draft.report(kDropout,
                  fmt::format("the adapter in lora.path was trained with a lora_dropout of {}, which is not supported",
                              lora.dropout),
                  "set lora.dropout = 0 to train on without");
   if (lora.targets.empty())
     return draft.report(kTargets, "lora.targets is missing", "name products of the model: " + names_of(products));
-  if (draft.config.shard.units == "plan")
-    draft.report(kRank, "lora.rank does not go with shard.units \"plan\": adapters are units of their own",
-                 "use shard.units = \"block\" or \"model\"");
   check_rank(draft, matching(products, lora.targets));
 }
 

@@ -299,6 +299,15 @@ void check_rest(ConfigDraft& draft) {
                  "use mpirun -np, or comm.transport = \"local\"");
 }
 
+/// Fills in what is required of steps that nobody will take.
+void fill_required(ConfigDraft& draft) {
+  Config& c = draft.config;
+  const auto is_missing = [&](const char* key) { return !draft.is_given(key) && are_good(draft, {key}); };
+  if (is_missing("data.train")) c.data.train = {"none"};
+  if (is_missing("train.steps")) c.train.steps = 1;
+  if (is_missing("train.global_batch")) c.train.global_batch = c.train.micro_batch;
+}
+
 }  // namespace
 
 bool are_good(const ConfigDraft& draft, std::initializer_list<const char*> keys) {
@@ -317,9 +326,10 @@ void ConfigDraft::report(const std::string& key, std::string what, std::string w
 
 void resolve_config(ConfigDraft& draft) {
   Config& c = draft.config;
+  if (draft.use == ConfigFor::model) fill_required(draft);
   for (const ConfigKey& key : config_keys()) {
     const std::string name(key.name);
-    if (key.is_required() && !draft.is_given(name) && draft.bad.count(name) == 0)
+    if (draft.use == ConfigFor::training && key.is_required() && !draft.is_given(name) && draft.bad.count(name) == 0)
       draft.report(name, name + " is missing", fmt::format("give it ({})", key.type()));
   }
   if (!draft.is_given("name")) c.name = default_name(draft.source);
@@ -336,13 +346,13 @@ void resolve_config(ConfigDraft& draft) {
   c.data.has_ignored_targets = c.data.format != "stream";
   check_name(draft);
   check_model(draft);
+  resolve_plan(draft);  // before whatever asks which units there are
   resolve_lora(draft);
   check_sizes(draft);
   check_schedule(draft);
   check_recompute(draft);
   resolve_optimizer(draft);
   resolve_precision(draft);
-  resolve_plan(draft);
   resolve_strategy(draft);
   check_units(draft);
   check_layout(draft);

@@ -17,6 +17,7 @@ struct ConfigDraft {
   std::map<std::string, std::string> given;  ///< key -> "file:line" or "--set"
   std::set<std::string> bad;                 ///< keys with a problem: no further check looks at them
   std::vector<Error> problems;
+  ConfigFor use = ConfigFor::training;
 
   bool is_given(const std::string& key) const { return given.count(key) != 0; }
   /// Where `key` was given, or the source as a whole.

@@ -313,6 +313,8 @@ int evaluate(Inference& inference, const EvaluateRequest& request) {
     if (data.count < 2)
       throw bad_data(fmt::format("the data has {} tokens, and a loss needs 2", data.count),
                      data.corpus->files().front(), "name a file with text");
+    if (data.documents && !data.documents->has_targets())
+      throw bad_data("no token of these documents is a target", data.corpus->files().front(), kNoTargets);
   };
   if (const int code = agreed(world, open); code != 0) return code;
   if (const int code = agree_on_data(world, data); code != 0) return code;

@@ -169,6 +169,8 @@ class MetaRun {
   }
 
   void step(std::int64_t number) { session_->enqueue_step(number, 0, read_, false); }
+  /// Makes the updates that are left for the next step, as a checkpoint behind a step does.
+  void settle() { session_->runtime().executor().due_updates().settle(); }
   /// What a run does beside its steps.
   void rest() {
     const Config& config = session_->config();
@@ -277,11 +279,15 @@ void plan_step(TrainPlan& plan, MetaRun& run) {
   plan.persistent_bytes = memory.live_bytes();
   const std::size_t begin = entries.size();
   const ShardGroups::Sent sent = run.runtime().executor().sent();
+  memory.reset_peak();
+  if (run.session().config().checkpoint.every == 1) run.settle();
+  const std::int64_t between = memory.peak_bytes();
+  plan.at_peak = memory.at_peak();
   run.step(2);
   run.device().trace().stop();
   plan.sent = run.runtime().executor().sent().since(sent);
-  plan.step_peak_bytes = memory.peak_bytes();
-  plan.at_peak = memory.at_peak();
+  plan.step_peak_bytes = std::max(between, memory.peak_bytes());
+  if (memory.peak_bytes() >= between) plan.at_peak = memory.at_peak();
   const MemoryCounter& host = run.device().pinned_memory().counter();
   plan.host_bytes = host.live_bytes();
   for (const auto& [kind, bytes] : host.live_by_label())

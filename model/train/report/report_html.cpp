@@ -115,7 +115,7 @@ const tiles = () => {
   tile('waits for data', waits.steps ? duration(waits.seconds) : 'none',
        waits.steps ? `in ${count(waits.steps)} of ${count(last.step)} steps` : 'samples were always there');
   tile('peak memory', bytes(last.peak_bytes), 'of a rank, counted');
-  if (last.skipped_steps) tile('skipped', count(last.skipped_steps), 'steps: gradient not finite');
+  if (last.skipped_steps) tile('skipped', count(last.skipped_steps), 'steps: gradient not finite, or no target');
   main.append(list);
 };
 )js";

@@ -12,6 +12,7 @@
 #include "model/lora/lora_folder.h"
 #include "model/train/config/config_schema.h"
 #include "model/train/config/folder_model.h"
+#include "model/train/config/key_use.h"
 #include "model/train/run_dir/resume.h"
 #include "model/train/run_dir/saved_model.h"
 #include "model/weights/weight_export.h"
@@ -112,13 +113,13 @@ struct ExportSource {
 
 Config config_of_attributes(const std::map<std::string, std::string>& attributes, const std::string& checkpoint) {
   constexpr std::string_view kPrefix = "config.";
-  std::string text = "data.train = \"-\"\ntrain.steps = 1\ntrain.global_batch = 1\ntrain.sequence = 1\n";
+  std::string text = "train.sequence = 1\n";
   for (const auto& [name, value] : attributes) {
     const std::string key = name.substr(std::min(kPrefix.size(), name.size()));
     const bool is_of_model = key.starts_with("model.") || (key.starts_with("lora.") && key != "lora.path");
     if (name.starts_with(kPrefix) && is_of_model) text += fmt::format("{} = {}\n", key, value);
   }
-  return parse_config(text + "data.kind = \"tokens\"\n", checkpoint);
+  return parse_config(text + "data.kind = \"tokens\"\n", checkpoint, {}, ConfigFor::model);
 }
 
 ExportSource of_checkpoint(const std::string& folder, bool is_average) {
@@ -167,27 +168,42 @@ ExportSource of_run(const std::string& folder, bool is_average) {
   return of_checkpoint(newest, is_average);
 }
 
-ExportSource model_folder(const std::string& folder, bool is_average, const LoraConfig& lora = {}) {
+/// Says what has no effect.
+void check_set(const char* kind, const std::vector<std::string>& overrides) {
+  const std::string unread = unread_keys(key_use(kind), overrides);
+  if (!unread.empty()) print_to_stderr("train: warning: {}\n", unread);
+}
+
+ExportSource model_folder(const std::string& folder, bool is_average, const LoraConfig& lora) {
   if (is_average)
     throw Error(ExitCode::usage, "--average of a model's folder, which has the weights alone", folder,
                 "leave --average out, or name a run or a checkpoint");
   return of_folder(folder, lora);
 }
 
-ExportSource find_source(const std::string& from, bool is_average) {
+ExportSource of_configuration(const ExportJob& job) {
+  const std::string& from = job.from;
+  const bool is_average = job.is_average;
+  const Config config = load_config(from, job.overrides, ConfigFor::model);
+  check_set("--export of a configuration", job.overrides);
+  const std::string run = run_dir_asked_for(config, from, "latest");
+  if (!run.empty() && RunMark::find(run)) return of_run(run, is_average);
+  if (!config.model.path.empty()) return model_folder(config.model.path, is_average, config.lora);
+  throw Error(ExitCode::checkpoint, "this configuration names no run and no model", from,
+              "name a run, a checkpoint or a model's folder");
+}
+
+ExportSource find_source(const ExportJob& job) {
   std::error_code failed;
-  const fs::path path(from);
-  if (!fs::is_directory(path, failed)) {
-    const Config config = load_config(from);
-    const std::string run = run_dir_asked_for(config, from, "latest");
-    if (!run.empty() && RunMark::find(run)) return of_run(run, is_average);
-    if (!config.model.path.empty()) return model_folder(config.model.path, is_average, config.lora);
-    throw Error(ExitCode::checkpoint, "this configuration names no run and no model", from,
-                "name a run, a checkpoint or a model's folder");
+  const fs::path path(job.from);
+  if (!fs::is_directory(path, failed)) return of_configuration(job);
+  if (!is_file(path / "config.toml") && fs::exists(path / HfConfig::kFile, failed)) {
+    const Config config = config_of({.folder = job.from}, job.overrides, {});
+    check_set("--export of a model's folder", job.overrides);
+    return model_folder(job.from, job.is_average, config.lora);
   }
-  if (is_file(path / "config.toml")) return of_run(from, is_average);
-  if (fs::exists(path / HfConfig::kFile, failed)) return model_folder(from, is_average);
-  return of_checkpoint(from, is_average);
+  check_set("--export of a run or a checkpoint", job.overrides);
+  return is_file(path / "config.toml") ? of_run(job.from, job.is_average) : of_checkpoint(job.from, job.is_average);
 }
 
 /// The model's own config.json where it still describes it, with the dtype that is written; else one of ours.
@@ -294,7 +310,7 @@ void export_model(const ExportJob& job) {
     throw Error(ExitCode::usage, "an adapter is written as a folder, in f32", job.to,
                 "leave out --adapter, or --dtype and the ending .gguf");
   check_target(job.to, job.dtype, nullptr);
-  write_model(find_source(job.from, job.is_average), job);
+  write_model(find_source(job), job);
 }
 
 void export_run(const Config& config, const std::string& weights, RunMark& run) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "model/train/config/config.h"
 #include "model/train/run_dir/run_mark.h"
@@ -10,18 +11,20 @@ namespace zs {
 
 /// A model that shall be written for others to read.
 struct ExportJob {
-  std::string to;                 ///< a new folder, or a new file NAME.gguf
-  std::string from;               ///< a run, a checkpoint, a configuration, or a model's folder
-  bool is_average = false;        ///< the average of the weights (train.average) instead of these
-  std::string dtype = "f32";      ///< f32, f16 or bf16; of a GGUF file q8_0, too
-  std::int64_t shard_mib = 5120;  ///< a file of weights has about so much at most
-  bool is_adapter = false;        ///< what is written is the adapter alone, as peft loads it
-  RunMark* run = nullptr;         ///< whose export it is: one that it has made before may go
+  std::string to;                           ///< a new folder, or a new file NAME.gguf
+  std::string from;                         ///< a run, a checkpoint, a configuration, or a model's folder
+  bool is_average = false;                  ///< the average of the weights (train.average) instead of these
+  std::string dtype = "f32";                ///< f32, f16 or bf16; of a GGUF file q8_0, too
+  std::int64_t shard_mib = 5120;            ///< a file of weights has about so much at most
+  bool is_adapter = false;                  ///< what is written is the adapter alone, as peft loads it
+  RunMark* run = nullptr;                   ///< whose export it is: one that it has made before may go
+  std::vector<std::string> overrides = {};  ///< --set
 };
 
 /// Writes the file, or the folder: config.json, weights, and what the model came with (tokenizer,
-/// generation_config.json). A model that has an adapter is written with it in its weights. One thread, in memory of one
-/// tensor. Throws Error.
+/// generation_config.json). A model that has an adapter, one that --set names too, is written with it in its weights.
+/// What of --set has no effect is a warning on stderr, or an Error (unread_keys). One thread, in memory of one tensor.
+/// Throws Error.
 void export_model(const ExportJob& job);
 
 /// The same of a run that has ended: its weights are in `weights`, as save_weights writes them. `run` lists it, and may

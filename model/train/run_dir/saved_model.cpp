@@ -138,20 +138,15 @@ void take_data(Config& config, const std::string& run_dir) {
 }
 
 bool is_set(const std::vector<std::string>& overrides, std::string_view key) {
-  return std::any_of(overrides.begin(), overrides.end(), [&](const std::string& text) {
-    const std::size_t begin = std::min(text.find_first_not_of(' '), text.size());
-    return text.compare(begin, key.size(), key) == 0 &&
-           text.find_first_not_of(' ', begin + key.size()) == text.find('=');
-  });
+  return std::any_of(overrides.begin(), overrides.end(),
+                     [&](const std::string& text) { return overridden_key(text) == key; });
 }
 
 /// A configuration for a model that nobody has trained here.
 std::string folder_config(const std::string& folder, const std::vector<std::string>& overrides,
                           const std::vector<std::string>& files) {
   constexpr std::int64_t kLongest = 1024;
-  std::string text = fmt::format("data.train = \"none\"\ntrain.steps = 1\ntrain.global_batch = 1\nmodel.path = {}\n",
-                                 toml_string(folder));
-  if (!is_set(overrides, "lora.dropout")) text += "lora.dropout = 0\n";  // an adapter's has no effect here
+  std::string text = fmt::format("model.path = {}\n", toml_string(folder));
   const bool has_tokenizer =
       is_on_disk(fs::path(folder) / "tokenizer.json") || is_on_disk(fs::path(folder) / "tokenizer.model");
   const bool are_ids = !files.empty() &&
@@ -160,7 +155,7 @@ std::string folder_config(const std::string& folder, const std::vector<std::stri
     text += fmt::format("data.kind = \"{}\"\n", has_tokenizer && !are_ids ? "text" : "tokens");
   if (has_tokenizer && !is_set(overrides, "data.tokenizer"))
     text += fmt::format("data.tokenizer = {}\n", toml_string(folder));
-  const std::int64_t context = parse_config(text, folder, overrides).model.context;
+  const std::int64_t context = parse_config(text, folder, overrides, ConfigFor::model).model.context;
   if (!is_set(overrides, "train.sequence")) text += fmt::format("train.sequence = {}\n", std::min(context, kLongest));
   return text;
 }
@@ -196,7 +191,10 @@ Config config_of(const SavedModel& model, const std::vector<std::string>& overri
                  const std::vector<std::string>& files) {
   std::vector<std::string> all = overrides;
   if (const std::string rows = given_micro_batch(overrides); !rows.empty()) all.push_back("train.global_batch=" + rows);
-  if (!model.folder.empty()) return parse_config(folder_config(model.folder, all, files), model.folder, all);
+  if (!model.folder.empty()) {
+    const std::string text = folder_config(model.folder, all, files);
+    return parse_config(text, model.folder, all, ConfigFor::model);
+  }
   Config config =
       parse_config(saved_config(model, overrides), model.checkpoint.empty() ? model.run_dir : model.checkpoint, all);
   if (!model.run_dir.empty()) take_data(config, model.run_dir);

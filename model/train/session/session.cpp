@@ -11,7 +11,6 @@
 #include "model/train/config/pattern_entries.h"
 #include "runtime/base/random.h"
 #include "runtime/shard/checkpoint/checkpoint_save.h"
-#include "runtime/shard/execute/sum_over_ranks.h"
 #include "runtime/tensor/arithmetic.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/host_view.h"
@@ -56,6 +55,15 @@ void draw_nothing(const Module& module, const std::function<bool(const std::stri
   for (const auto& parameter : module.own_parameters())
     if (is_loaded(parameter->name())) parameter->set_init({});
   for (const Module* child : module.children()) draw_nothing(*child, is_loaded);
+}
+
+/// Factor of a target's weight, so that micro-batches' losses have the mean over what counts in all
+/// of the step's as their mean: 1 where every target counts. Empty: nothing has weights.
+Tensor weight_scale(const Config& config, const Tensor& step_targets) {
+  if (!step_targets) return {};
+  const auto nominal = static_cast<float>(config.train.global_batch * config.train.sequence);
+  // At least 1: in a step in which no target counts nothing is learnt, and nothing updated.
+  return nominal / clamp(step_targets, 1.0f, std::numeric_limits<float>::max());
 }
 
 std::vector<std::string> parameter_names(const Executor& executor) {
@@ -176,25 +184,6 @@ void Session::upload_batches(const std::vector<HostBatch>& batches) {
   }
 }
 
-void Session::upload_weight(const std::vector<HostBatch>& batches) {
-  if (!weighs()) return;
-  double all = 0;
-  for (const HostBatch& batch : batches) all += batch.weights.all;
-  const Buffer out = step_weight_.buffer(DType::f32, 1);
-  context_.launch({"step_weight", {}, {out}}, upload_of(context_.kernels(), out, std::vector{static_cast<float>(all)}));
-}
-
-Tensor Session::weight_scale() {
-  if (!weighs()) return {};
-  const auto nominal = static_cast<float>(config_.train.global_batch * config_.train.sequence);
-  const Tensor own = Tensor::empty(context_, {1}, DType::f32);
-  const Buffer in = step_weight_.buffer(DType::f32, 1), out = own.buffer();
-  context_.launch({"step_weight", {in}, {out}},
-                  [&kernels = context_.kernels(), out, in](ExecContext& exec) { kernels.copy(exec, out, in); });
-  // At least 1: in a step in which no target counts nothing is learnt.
-  return nominal / clamp(sum_over_ranks(runtime_.executor(), own), 1.0f, std::numeric_limits<float>::max());
-}
-
 Tensor Session::forward_loss(const Batch& batch, const Tensor& scale) {
   LossOptions options{.seed = batch.seed, .chunk = config_.train.loss_chunk};
   if (batch.weights) {
@@ -255,6 +244,7 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
   is_interrupted_ = false;
   is_metered_ = lost_updates_ && (step == 1 || step % config_.run.lost_updates_every == 0);
   step_began_ = std::chrono::steady_clock::now();
+  between_bytes_ = has_sent_ ? device_.memory().peak_since_mark() : 0;
   device_.memory().reset_peak();
   const std::int64_t first_of_step = (step - 1) * config_.train.global_batch;
   if (replay_) {
@@ -287,7 +277,7 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
 void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch,
                            const std::function<void()>& before_update) {
   std::int64_t local = local_micro_batches();
-  const Tensor scale = weight_scale();
+  const Tensor targets = step_targets(), scale = weight_scale(config_, targets);
   if (config_.shard.pregather) runtime_.pregather();
   for (std::int64_t i = 0; i < local; ++i) {
     if (!replay_ && drops(1)) return;
@@ -309,7 +299,7 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch,
   device_.trace().set_phase("optimizer");
   before_update();
   if (is_metered_) lost_updates_->begin();
-  optimizer_->update();
+  optimizer_->update(targets ? targets.buffer() : Buffer{});
   if (is_metered_) lost_updates_->end();
   gather_losses();
 }
@@ -322,7 +312,7 @@ void Session::send_status(std::int64_t stop) {
   // As far as this step's work has not run yet, its waits count in the next one's.
   const std::int64_t waited = std::clamp<std::int64_t>(waited_since_last_ns(), 0, kLongestWait_ns - 1);
   std::vector<std::int64_t> values(kStatus);
-  values[peak_bytes] = replay_ ? replay_->peak_bytes() : device_.memory().peak_bytes();
+  values[peak_bytes] = std::max(replay_ ? replay_->peak_bytes() : device_.memory().peak_bytes(), between_bytes_);
   if (config_.offload.uses_host() || save_memory_) values[host_bytes] = device_.pinned_memory().counter().live_bytes();
   values[allocations] = calls;
   values[Status::stop] = stop;
@@ -337,6 +327,8 @@ void Session::send_status(std::int64_t stop) {
   values[most_wait] = waited;
   context_.launch({"status", {}, {status}}, upload_of(context_.kernels(), status, std::move(values)));
   runtime_.executor().compute_comm().all_reduce(context_.stream(), "status", status, ReduceOp::max);
+  device_.memory().mark();
+  has_sent_ = true;
 }
 
 std::int64_t Session::waited_since_last_ns() {

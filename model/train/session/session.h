@@ -176,9 +176,8 @@ class Session {
   bool weighs() const { return config_.data.has_ignored_targets; }
   /// What all of this rank's targets of a step weigh, to the device.
   void upload_weight(const std::vector<HostBatch>& batches);
-  /// What the weight of a target is multiplied with, so that micro-batches' losses have the mean over what counts in
-  /// all of the step's as their mean: 1 where every target counts. Empty: nothing has weights.
-  Tensor weight_scale();
+  /// Sum of the weights of the step's targets over all ranks, f32 (1). Empty: nothing has weights.
+  Tensor step_targets();
   /// `scale`: of the weights; empty: 1.
   Tensor forward_loss(const Batch& batch, const Tensor& scale = {});
   /// All that the device does for a step's losses and weights. `batch(i)`: this rank's micro-batch i.
@@ -222,6 +221,8 @@ class Session {
   Memory save_memory_;                         // of the host
   Memory step_weight_;                         // f32 (1): of this rank's targets
   Memory local_weights_, all_weights_;         // as the losses
+  std::int64_t between_bytes_ = 0;             // the most that was live between the last step and this one
+  bool has_sent_ = false;                      // the status of a step
   std::int64_t allocations_seen_ = 0;
   std::int64_t waited_seen_ns_ = 0;  // the compute stream's
   std::function<std::int64_t()> data_waited_ns_ = [] { return std::int64_t{0}; };

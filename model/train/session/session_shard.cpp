@@ -54,7 +54,7 @@ UnitPolicy adapter_policy(const Config& config) {
   MixedPrecisionPolicy precision = precision_of(config);
   precision.param = precision.reduce = DType::f32;
   precision.output.reset();
-  precision.rounds_stochastically = precision.is_full_in_evaluation = false;
+  precision.rounds_stochastically = false;
   UnitPolicy policy{.precision = precision};
   if (!Config::Offload::disk_of(config.offload.weights).empty())
     policy.residence.emplace(residence_of(config)).has_masters_on_host = false;

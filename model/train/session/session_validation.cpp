@@ -2,9 +2,27 @@
 #include <cmath>
 
 #include "model/train/session/session.h"
+#include "runtime/shard/execute/sum_over_ranks.h"
 #include "runtime/tensor/host_view.h"
 
 namespace zs {
+
+void Session::upload_weight(const std::vector<HostBatch>& batches) {
+  if (!weighs()) return;
+  double all = 0;
+  for (const HostBatch& batch : batches) all += batch.weights.all;
+  const Buffer out = step_weight_.buffer(DType::f32, 1);
+  context_.launch({"step_weight", {}, {out}}, upload_of(context_.kernels(), out, std::vector{static_cast<float>(all)}));
+}
+
+Tensor Session::step_targets() {
+  if (!weighs()) return {};
+  const Tensor own = Tensor::empty(context_, {1}, DType::f32);
+  const Buffer in = step_weight_.buffer(DType::f32, 1), out = own.buffer();
+  context_.launch({"step_weight", {in}, {out}},
+                  [&kernels = context_.kernels(), out, in](ExecContext& exec) { kernels.copy(exec, out, in); });
+  return sum_over_ranks(runtime_.executor(), own);
+}
 
 std::int64_t Session::validation_samples(std::int64_t windows) const {
   return std::min(windows, config_.run.validate_batches * config_.train.global_batch);

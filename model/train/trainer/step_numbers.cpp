@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "model/train/config/schedule.h"
 
@@ -25,6 +26,15 @@ StepMetrics step_metrics(const Config& config, std::int64_t step, const StepResu
           .data_wait_ms = static_cast<double>(result.data_wait_ns) * 1e-6,
           .host_bytes = result.host_bytes,
           .lost_updates = result.lost_updates};
+}
+
+std::string SkippedSteps::note(StepMetrics& metrics, bool has_targets) {
+  count += has_targets && std::isfinite(metrics.grad_norm) ? 0 : 1;
+  metrics.skipped_steps = count;
+  if (has_targets || std::exchange(has_said, true)) return "";
+  return fmt::format(
+      "step {}: no token of its batch is a target, and nothing is updated; skipped_steps counts such steps",
+      metrics.step);
 }
 
 void check_finite(const Config& config, int ranks, std::int64_t step, const StepResult& result) {

@@ -317,7 +317,8 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
     return static_cast<int>(error.code());
   }
   metrics = step_metrics(config_, step, result, seconds);
-  metrics.skipped_steps = skipped_steps_ += std::isfinite(result.grad_norm) ? 0 : 1;
+  const std::int64_t batch = config_.train.global_batch;
+  tell("warning", skipped_.note(metrics, dataset_->train.targets((step - 1) * batch, batch) > 0));
   try {
     if (has_results()) check_finite(config_, world_.size(), step, result);
   } catch (const Error& error) {  // every rank sees the same numbers

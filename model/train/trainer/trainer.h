@@ -23,6 +23,7 @@
 #include "model/train/run_dir/run_dir.h"
 #include "model/train/session/session.h"
 #include "model/train/trainer/best_validation.h"
+#include "model/train/trainer/step_numbers.h"
 #include "runtime/device/cpu_topology.h"
 #include "runtime/device/step_verifier.h"
 #include "runtime/shard/checkpoint/checkpoint_save.h"
@@ -247,8 +248,8 @@ class Trainer {
   std::string weights_hash_;
   bool is_terminal_ = false;
   std::optional<double> ceiling_gflops_;
-  double copy_gb_s_ = 0;            // of all ranks; 0: not measured
-  std::int64_t skipped_steps_ = 0;  // whose gradient was not finite
+  double copy_gb_s_ = 0;  // of all ranks; 0: not measured
+  SkippedSteps skipped_;
 };
 
 }  // namespace zs

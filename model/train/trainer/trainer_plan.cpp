@@ -204,6 +204,7 @@ void Trainer::open_data() {
   options.tokenizer = tokenizer_;
   options.threads = share_.threads;
   dataset_ = open_dataset(options);
+  check_targets(*dataset_, can_validate() ? config_.run.validate_batches * config_.train.global_batch : 0);
   // What is wrong with the prompt shall not come out at the end.
   if (config_.run.sample_tokens > 0)
     SampleText(config_, tokenizer_.get()).prompt(config_.run.sample_prompt, "run.sample_prompt");

@@ -200,7 +200,8 @@ void Executor::bind_whole(const FlatParameter& unit) {
 
 void Executor::set_mode(bool is_evaluation) {
   for (FlatParameter& unit : units_) {
-    set_gathered(unit, is_evaluation && unit.precision.is_full_in_evaluation ? DType::f32 : unit.precision.param);
+    unit.gathers_exactly = is_evaluation && unit.precision.is_full_in_evaluation;
+    set_gathered(unit, unit.gathers_exactly ? DType::f32 : unit.precision.param);
   }
 }
 

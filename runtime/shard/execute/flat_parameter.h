@@ -39,9 +39,10 @@ struct FlatParameter {
   const GradientReduction* reduction = nullptr;  // null: Communicator::reduce_scatter
   int slice;                                     // index of the master shards that this rank's segments are asked for
   MixedPrecisionPolicy precision;
-  std::uint64_t seed;    // seed of random rounding
-  DType gathered_dtype;  // dtype of `full` and `kept`: precision.param, but in an evaluation in full precision
-  DType grad_dtype;      // dtype of `full_grad`: precision.reduce, but f32 while several micro-batches accumulate
+  std::uint64_t seed;            // seed of random rounding
+  DType gathered_dtype;          // dtype of `full` and `kept`: precision.param, but in an evaluation in full precision
+  bool gathers_exactly = false;  // such an evaluation runs, which takes no format
+  DType grad_dtype;  // dtype of `full_grad`: precision.reduce, but f32 while several micro-batches accumulate
 
   bool is_frozen = false;    // for good: there is no `grad`, and an optimizer has no state of it
   bool accumulates = false;  // gradients that begin are those of several micro-batches
@@ -77,6 +78,8 @@ struct FlatParameter {
   Event updated;               // in backward or before its first gather, by compute or the host: the next gather waits
   bool is_waited_for = false;  // compute has waited for `gathered`
 
+  /// Format of what is gathered as things stand; null: it travels as it is.
+  const GatherFormat* format() const { return gathers_exactly ? nullptr : precision.gather_format; }
   const ShardGroups& groups() const { return placement->groups; }
   std::vector<ShardSegment> segments() const { return layout->segments(slice); }
   std::vector<ShardSegment> held_segments() const { return layout->held_segments(slice); }
@@ -116,7 +119,9 @@ struct FlatParameter {
   /// Its shards lie in memory that the ranks share.
   bool is_zero_copy() const { return !shared.empty(); }
   /// As things stand nothing is copied to gather it: the unsharded parameters are a view of everybody's shards.
-  bool is_view() const { return is_zero_copy() && gathered_dtype == shared.dtype; }
+  bool is_view() const {
+    return is_zero_copy() && gathered_dtype == shared.dtype && format() == precision.gather_format;
+  }
   /// The full gradient is not one that compute can add to, see Action.
   bool is_parked() const { return !parked.empty(); }
   /// No other rank has a part of it.

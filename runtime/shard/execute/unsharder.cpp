@@ -6,14 +6,6 @@
 #include "runtime/shard/execute/bucket_copy.h"
 
 namespace zs {
-namespace {
-
-/// Null: parameters travel as they are.
-const GatherFormat* format_of(const FlatParameter& unit) {
-  return unit.gathered_dtype == unit.precision.param ? unit.precision.gather_format : nullptr;
-}
-
-}  // namespace
 
 Memory Unsharder::acquire(std::int64_t elems, DType dtype, Stream& stream, const char* label) {
   return pool_.acquire(elems * size_of(dtype), stream, label);
@@ -70,7 +62,7 @@ Buffer Unsharder::shard_of(FlatParameter& unit) {
 
 void Unsharder::gather_shards(const FlatParameter& unit, const Buffer& shard, const Buffer& out) {
   Communicator& group = *unit.groups().gather;
-  const GatherFormat* const format = format_of(unit);
+  const GatherFormat* const format = unit.format();
   if (format == nullptr || group.size() == 1) return group.all_gather(unshard(), unit.name, shard, out);
   const std::int64_t bytes = format->encoded_bytes(shard.elems, shard.dtype);
   ZS_CHECK(bytes > 0, "format {} makes {} bytes of {} elements", format->name(), bytes, shard.elems);

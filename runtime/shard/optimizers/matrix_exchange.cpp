@@ -31,6 +31,14 @@ std::vector<int> balanced(const std::vector<double>& costs, int count) {
   return bearers;
 }
 
+std::vector<MatrixPlace> matrices_of(const FlatView& view) {
+  if (view.matrix_rows.empty()) return {{view.shape[0], view.shape[1]}};
+  std::vector<MatrixPlace> places;
+  for (const std::int64_t rows : view.matrix_rows)
+    places.push_back({rows, view.shape[1], places.empty() ? 0 : places.back().end()});
+  return places;
+}
+
 MatrixExchange::MatrixExchange(Executor& executor, std::vector<Matrix> matrices)
     : executor_(executor),
       matrices_(std::move(matrices)),
@@ -52,7 +60,8 @@ MatrixExchange::MatrixExchange(Executor& executor, std::vector<Matrix> matrices)
 
 ShardSegment MatrixExchange::segment(std::size_t matrix, int slice) const {
   for (const ShardSegment& found : matrices_[matrix].unit->layout->segments(slice))
-    if (found.view == matrices_[matrix].view) return found;
+    if (found.view == matrices_[matrix].view)
+      return found.within(matrices_[matrix].place.begin, matrices_[matrix].place.end());
   return {};
 }
 
@@ -70,8 +79,9 @@ void MatrixExchange::plan() {
   }
   for (std::size_t i = 0; i < matrices_.size(); ++i) {
     if (owners_[i] != own) continue;
-    wholes_[i] = {whole_elems_, view(i).numel};
-    whole_elems_ += (view(i).numel + kAlign - 1) / kAlign * kAlign;
+    const std::int64_t numel = matrices_[i].place.numel();
+    wholes_[i] = {whole_elems_, numel};
+    whole_elems_ += (numel + kAlign - 1) / kAlign * kAlign;
   }
   for (std::size_t place = 0; place < slices.size(); ++place) {
     for (std::size_t i = 0; i < matrices_.size(); ++i) {
@@ -107,9 +117,9 @@ void MatrixExchange::copy_pieces(bool to_whole) {
   std::vector<Copy> copies;
   for (const Piece& piece : pieces_) {
     const ShardSegment& segment = piece.segment;
-    copies.push_back(
-        {whole(piece.matrix).slice(segment.view_offset, (segment.runs() - 1) * segment.stride + segment.run),
-         of(pieces_memory_, {piece.offset, segment.count}), segment});
+    const std::int64_t first = segment.view_offset - matrices_[piece.matrix].place.begin;
+    copies.push_back({whole(piece.matrix).slice(first, (segment.runs() - 1) * segment.stride + segment.run),
+                      of(pieces_memory_, {piece.offset, segment.count}), segment});
   }
   const Buffer pieces = all(pieces_memory_, piece_elems_), wholes = all(wholes_memory_, whole_elems_);
   executor_.context().launch(

@@ -11,6 +11,18 @@ namespace zs {
 /// far.
 std::vector<int> balanced(const std::vector<double>& costs, int count);
 
+/// A matrix that a parameter is, or is made of (Parameter::matrix_rows): where it lies in the parameter.
+struct MatrixPlace {
+  std::int64_t rows, cols;
+  std::int64_t begin = 0;  ///< its first element
+
+  std::int64_t numel() const { return rows * cols; }
+  std::int64_t end() const { return begin + numel(); }
+};
+
+/// Matrices of a parameter with two dims, from its first row on.
+std::vector<MatrixPlace> matrices_of(const FlatView& view);
+
 /// Sharded matrices, each whole on one of the ranks that share their masters, and the way there and back: one exchange
 /// each way for all of them. Their units are placed alike. Lives for one update; one host thread uses it. On return:
 /// enqueued on compute, not done.
@@ -19,7 +31,8 @@ class MatrixExchange {
   struct Matrix {
     const FlatParameter* unit;
     std::size_t view;
-    double cost;  ///< of what its owner does with it
+    MatrixPlace place;  ///< in the view
+    double cost;        ///< cost of what its owner does with it
   };
   /// Alike on every rank. None of them is held whole.
   MatrixExchange(Executor& executor, std::vector<Matrix> matrices);
@@ -34,7 +47,7 @@ class MatrixExchange {
   void scatter();
 
  private:
-  /// A segment on its way, as its matrix's owner has it.
+  /// A segment on its way, as its matrix's owner has it: of the view.
   struct Piece {
     std::size_t matrix;
     ShardSegment segment;
@@ -43,9 +56,6 @@ class MatrixExchange {
   struct Place {
     std::int64_t offset = 0, count = 0;
   };
-  const FlatView& view(std::size_t matrix) const {
-    return matrices_[matrix].unit->layout->views()[matrices_[matrix].view];
-  }
   void plan();
   /// What the rank at a place holds of a matrix; a count of 0: nothing.
   ShardSegment segment(std::size_t matrix, int slice) const;

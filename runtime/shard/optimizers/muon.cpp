@@ -101,8 +101,9 @@ void make_orthogonal(ExecContext& exec, const KernelTable& kernels, const Produc
   kernels.scale(exec, p.x, x, factor);
 }
 
-double flops(std::int64_t rows, std::int64_t cols) {
-  const auto side = static_cast<double>(std::min(rows, cols)), length = static_cast<double>(std::max(rows, cols));
+double flops(const MatrixPlace& of) {
+  const auto side = static_cast<double>(std::min(of.rows, of.cols)),
+             length = static_cast<double>(std::max(of.rows, of.cols));
   return 2 * kIterations * side * side * (2 * length + side);
 }
 
@@ -111,18 +112,40 @@ double flops(std::int64_t rows, std::int64_t cols) {
 /// A matrix in one update.
 struct Muon::Matrix {
   std::size_t unit, view;
-  std::int64_t rows, cols;
+  MatrixPlace place;                              // in the view
   Memory own = {};                                // of one that is held whole
   std::shared_ptr<MatrixExchange> exchange = {};  // of one that is not
-  std::size_t place = 0;                          // in that
+  std::size_t number = 0;                         // in that
   std::optional<Part> held = {};                  // what this rank holds of the weights and their state
 
-  std::int64_t numel() const { return rows * cols; }
   /// What this rank holds of it.
-  Buffer part() const { return exchange ? exchange->part(place) : own.buffer(DType::f32, numel()); }
+  Buffer part() const { return exchange ? exchange->part(number) : own.buffer(DType::f32, place.numel()); }
   /// Empty where another rank has it.
-  Buffer whole() const { return exchange ? exchange->whole(place) : own.buffer(DType::f32, numel()); }
+  Buffer whole() const { return exchange ? exchange->whole(number) : own.buffer(DType::f32, place.numel()); }
+  /// "muon:blocks.0.mlp.down.weight"; of a parameter of several, its first row too: "muon:blocks.0.mlp.up.weight[24]".
+  std::string named(const char* op, const Executor& executor) const {
+    const FlatView& parameter = executor.units()[unit].layout->views()[view];
+    const std::string name = fmt::format("{}:{}", op, parameter.name);
+    return parameter.matrix_rows.size() < 2 ? name : fmt::format("{}[{}]", name, place.begin / place.cols);
+  }
+  /// Cuts its own elements out of a part of the parameter; nothing: there are none.
+  std::optional<Part> cut(Part part) const;
 };
+
+std::optional<Muon::Part> Muon::Matrix::cut(Part part) const {
+  const ElementRuns& runs = part.slice.part;
+  const ShardSegment own = ShardSegment{view, 0, runs.first, part.slice.master.elems, runs.run, runs.stride}.within(
+      place.begin, place.end());
+  if (own.count == 0) return std::nullopt;
+  const auto take = [&](Buffer& buffer) {
+    if (!buffer.empty()) buffer = buffer.slice(own.shard_offset, own.count);
+  };
+  for (Buffer* buffer : {&part.slice.master, &part.slice.grad, &part.slice.copy, &part.cast}) take(*buffer);
+  for (Buffer& state : part.slice.state) take(state);
+  part.slice.part = {own.view_offset, own.run, own.stride};
+  part.rounding = {part.rounding.key, own.view_offset, own.run, own.stride};
+  return part;
+}
 
 Muon::Muon(Executor& executor, const MuonConfig& config)
     : Optimizer(executor,
@@ -159,11 +182,13 @@ std::vector<Muon::Matrix> Muon::matrices(const std::vector<Apart>& units) {
     for (std::size_t i = 0; i < layout.views().size(); ++i) {
       const FlatView& view = layout.views()[i];
       if (!is_matrix(config_, view) || !is_updated(unit, i)) continue;
-      Matrix& matrix = all.emplace_back(Matrix{unit, i, view.shape[0], view.shape[1]});
       const auto part = std::find_if(parts.begin(), parts.end(), [i](const Part& one) { return one.view == i; });
-      if (part != parts.end()) matrix.held = *part;
-      if (view.is_whole || layout.ranks() == 1)
-        matrix.own = context.pool().acquire(view.numel * size_of(DType::f32), context.stream(), "matrix");
+      for (const MatrixPlace& place : matrices_of(view)) {
+        Matrix& matrix = all.emplace_back(Matrix{unit, i, place});
+        if (part != parts.end()) matrix.held = matrix.cut(*part);
+        if (view.is_whole || layout.ranks() == 1)
+          matrix.own = context.pool().acquire(place.numel() * size_of(DType::f32), context.stream(), "matrix");
+      }
     }
   }
   share(all);
@@ -184,12 +209,12 @@ void Muon::share(std::vector<Matrix>& matrices) {
     std::vector<MatrixExchange::Matrix> of_exchange;
     for (const std::size_t i : sharded[placement]) {
       const Matrix& matrix = matrices[i];
-      of_exchange.push_back({&executor().units()[matrix.unit], matrix.view, flops(matrix.rows, matrix.cols)});
+      of_exchange.push_back({&executor().units()[matrix.unit], matrix.view, matrix.place, flops(matrix.place)});
     }
     const auto exchange = std::make_shared<MatrixExchange>(executor(), std::move(of_exchange));
-    for (std::size_t place = 0; place < sharded[placement].size(); ++place) {
-      matrices[sharded[placement][place]].exchange = exchange;
-      matrices[sharded[placement][place]].place = place;
+    for (std::size_t number = 0; number < sharded[placement].size(); ++number) {
+      matrices[sharded[placement][number]].exchange = exchange;
+      matrices[sharded[placement][number]].number = number;
     }
   }
 }
@@ -219,10 +244,9 @@ Memory Muon::make_scalars() {
 void Muon::add_momentum(const std::vector<Matrix>& matrices, const Buffer& step) {
   for (const Matrix& matrix : matrices) {
     if (!matrix.held) continue;
-    const std::string& name = executor().units()[matrix.unit].layout->views()[matrix.view].name;
     const Buffer out = matrix.part(), m = matrix.held->slice.state[0], grad = matrix.held->slice.grad;
     const SgdOptions options{config_.momentum, config_.nesterov};
-    executor().context().launch({"muon_momentum:" + name, {grad, m, step}, {out, m}},
+    executor().context().launch({matrix.named("muon_momentum", executor()), {grad, m, step}, {out, m}},
                                 [&kernels = kernels(), out, m, grad, step, options](ExecContext& exec) {
                                   kernels.zero(exec, out);
                                   kernels.sgd(exec, UpdateRange{out, grad, {}, m, {}, step}, options);
@@ -235,8 +259,8 @@ void Muon::orthogonalise(const std::vector<Matrix>& matrices) {
   std::int64_t most = 0, most_side = 0;
   for (const Matrix& matrix : matrices) {
     if (matrix.whole().empty()) continue;
-    most = std::max(most, matrix.numel());
-    most_side = std::max(most_side, std::min(matrix.rows, matrix.cols));
+    most = std::max(most, matrix.place.numel());
+    most_side = std::max(most_side, std::min(matrix.place.rows, matrix.place.cols));
   }
   if (most == 0) return;
   const auto acquire = [&](std::int64_t elems) {
@@ -247,24 +271,26 @@ void Muon::orthogonalise(const std::vector<Matrix>& matrices) {
   for (const Matrix& matrix : matrices) {
     const Buffer x = matrix.whole();
     if (x.empty()) continue;
-    const std::int64_t side = std::min(matrix.rows, matrix.cols);
+    const auto& [rows, cols, begin] = matrix.place;
+    const std::int64_t side = std::min(rows, cols);
     const Products products{x,
                             other.buffer(DType::f32, x.elems),
                             gram.buffer(DType::f32, side * side),
                             square.buffer(DType::f32, side * side),
                             norm.buffer(DType::f32, 1),
-                            matrix.rows,
-                            matrix.cols};
+                            rows,
+                            cols};
     const auto& scratch = kernels().scratch.matmul;
     const std::int64_t scratch_bytes =
         std::max({scratch(products.of_gram()), scratch(products.of_square()), scratch(products.of_step())});
-    const float factor = 0.2f * std::sqrt(static_cast<float>(std::max(matrix.rows, matrix.cols)));
-    const std::string& name = executor().units()[matrix.unit].layout->views()[matrix.view].name;
-    context.launch(
-        {"muon:" + name, {x}, {x, products.other, products.gram, products.square, products.norm}, scratch_bytes},
-        [&kernels = kernels(), products, factor](ExecContext& exec) {
-          make_orthogonal(exec, kernels, products, factor);
-        });
+    const float factor = 0.2f * std::sqrt(static_cast<float>(std::max(rows, cols)));
+    context.launch({matrix.named("muon", executor()),
+                    {x},
+                    {x, products.other, products.gram, products.square, products.norm},
+                    scratch_bytes},
+                   [&kernels = kernels(), products, factor](ExecContext& exec) {
+                     make_orthogonal(exec, kernels, products, factor);
+                   });
   }
 }
 
@@ -272,12 +298,11 @@ void Muon::apply(const std::vector<Matrix>& matrices, const Buffer& steps) {
   for (const Matrix& matrix : matrices) {
     if (!matrix.held) continue;
     Part part = *matrix.held;
-    const std::string& name = executor().units()[matrix.unit].layout->views()[matrix.view].name;
     part.slice.grad = matrix.part();
     part.slice.scalars = steps.slice(part.slot * kScalars, kScalars);
     const Buffer master = part.slice.master;
     std::vector<Part> parts;
-    OpInfo info{"muon_step:" + name, {master, part.slice.grad, part.slice.scalars}, {master}};
+    OpInfo info{matrix.named("muon_step", executor()), {master, part.slice.grad, part.slice.scalars}, {master}};
     parts.push_back(std::move(part));
     launch_parts(
         std::move(info), std::move(parts), of_each([&kernels = kernels()](ExecContext& exec, const Slice& slice) {

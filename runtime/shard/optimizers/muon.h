@@ -19,7 +19,8 @@ struct MuonConfig {
   float average = 0;
 };
 
-/// Muon (Jordan et al. 2024): the momentum m = momentum m + g of a matrix (rows, cols), with nesterov g + momentum m,
+/// Muon (Jordan et al. 2024): the momentum m = momentum m + g of a matrix (rows, cols), which is a parameter or one of
+/// those that it is made of (Parameter::matrix_rows; padding stays as it is), with nesterov g + momentum m,
 /// is made orthogonal by five steps of a Newton-Schulz iteration in f32, and w -= lr (0.2 sqrt(max(rows, cols)) O +
 /// weight_decay w), which has steps of AdamW's length (Liu et al. 2025), so that one learning rate is both's. A matrix
 /// that is sharded is made so by one of the ranks that share its masters, which has it whole meanwhile; a matrix's bits

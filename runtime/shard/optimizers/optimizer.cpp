@@ -286,13 +286,13 @@ void Optimizer::note_updated(std::size_t unit) {
   }
 }
 
-void Optimizer::update() {
+void Optimizer::update(const Buffer& weight) {
   check_time("update()", false);
   executor_.step().check_update();
   GradNorm::take_gradients(executor_);
   norm_->sum();
   for (std::int64_t slot = 0; slot < std::ssize(slots_); ++slot) norm_->set_clip(scalars(slot), options_.clip);
-  count_skipped();
+  count_skipped(weight);
   std::vector<std::size_t> now, now_on_host;
   std::vector<int> left;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
@@ -325,9 +325,21 @@ void Optimizer::count_updates() {
   }
 }
 
-void Optimizer::count_skipped() {
+/// Counts a skipped step. Where there is a weight, and it is 0, it sets `skip` of every slot first.
+void Optimizer::count_skipped(const Buffer& weight) {
   Context& context = executor_.context();
-  const Buffer count = skips(), skip = scalars(0).slice(offsetof(StepScalars, skip) / sizeof(float), 1);
+  const auto skip_of = [this](std::int64_t slot) {
+    return scalars(slot).slice(offsetof(StepScalars, skip) / sizeof(float), 1);
+  };
+  for (std::int64_t slot = 0; slot < slot_count() && !weight.empty(); ++slot)
+    context.launch({"skip_without", {weight, skip_of(slot)}, {skip_of(slot)}}, [&kernels = context.kernels(),
+                                                                                in = Strided{weight, {1}},
+                                                                                skip = Strided{skip_of(slot), {1}}](
+                                                                                   ExecContext& exec) {
+      kernels.map(exec,
+                  {.op = MapOp::where, .shape = {1}, .out = skip, .in = {in, skip, Strided{}}, .constants = {0, 0, 1}});
+    });
+  const Buffer count = skips(), skip = skip_of(0);
   context.launch(
       {"count_skipped", {count, skip}, {count}},
       [&kernels = context.kernels(), count, skip](ExecContext& exec) { kernels.add(exec, count, count, skip); });

@@ -95,11 +95,14 @@ class Optimizer {
   /// The two parts of `step`, but for the line: what the host alone knows goes to the device, any time before the
   /// update; and the rest, which is the same work every time where `slots_key` is the same, so that it can be captured.
   void set_scalars(float lr, std::int64_t step_number);
-  void update();
+  /// `weight`: f32 (1) on the device, the same on every rank: where it is 0 the step is skipped, as one of gradients
+  /// that are not finite; empty: it is not asked.
+  void update(const Buffer& weight = {});
   /// The device has done the last update's work again.
   void note_replayed() { count_updates(); }
   std::uint64_t slots_key() const;
-  /// Steps that were skipped since this began, their gradients not being finite. Waits for the device.
+  /// Steps that were skipped since this began, their gradients not being finite, or their weight 0. Waits for the
+  /// device.
   std::int64_t skipped() const;
   /// f32 (1) on the device: the global norm of the last step's gradients before clipping.
   Buffer grad_norm() const;
@@ -301,7 +304,7 @@ class Optimizer {
   void check_residence() const;
   void check_in_backward() const;
   void count_updates();
-  void count_skipped();
+  void count_skipped(const Buffer& weight);
   void report_skipped();
   void set_slots();
   std::int64_t place_of(const Slot& slot) const;

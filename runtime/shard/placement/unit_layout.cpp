@@ -7,6 +7,19 @@
 
 namespace zs {
 
+std::int64_t ShardSegment::count_before(std::int64_t bound) const {
+  const std::int64_t distance = std::max<std::int64_t>(0, bound - view_offset);
+  if (run >= count) return std::min(count, distance);
+  return std::min(count, distance / stride * run + std::min(distance % stride, run));
+}
+
+ShardSegment ShardSegment::within(std::int64_t begin, std::int64_t end) const {
+  const std::int64_t from = count_before(begin), elems = count_before(end) - from;
+  if (elems == 0) return {view, shard_offset + from, begin, 0, run, stride};
+  const bool is_dense = run >= count;
+  return {view, shard_offset + from, element(from), elems, is_dense ? elems : run, is_dense ? elems : stride};
+}
+
 void UnitLayout::check_rank(int rank) const { ZS_CHECK(rank >= 0 && rank < ranks_, "rank {} of {}", rank, ranks_); }
 
 std::vector<ShardSegment> UnitLayout::held_segments(int rank) const {
@@ -45,7 +58,9 @@ void UnitLayout::cut(std::vector<ShardSegment>& segments, bool of_whole, const R
 }
 
 FlatView UnitLayout::view_of(const Parameter& parameter) {
-  return {parameter.name(), parameter.shape(), 0, parameter.numel(), parameter.has_decay(), parameter.init()};
+  FlatView view{parameter.name(), parameter.shape(), 0, parameter.numel(), parameter.has_decay(), parameter.init()};
+  view.matrix_rows = parameter.matrix_rows();
+  return view;
 }
 
 const char* name_of(Layout layout) { return layout == Layout::flat ? "flat" : "per_parameter"; }

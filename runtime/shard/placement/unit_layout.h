@@ -21,8 +21,9 @@ struct FlatView {
   std::int64_t offset = 0, numel = 0;
   bool has_decay = true;
   Init init;
-  int dim = 0;            ///< over which it is sharded, where parameters are sharded one by one
-  bool is_whole = false;  ///< every rank holds all of it between uses too
+  int dim = 0;                                 ///< over which it is sharded, where parameters are sharded one by one
+  bool is_whole = false;                       ///< every rank holds all of it between uses too
+  std::vector<std::int64_t> matrix_rows = {};  ///< Parameter::matrix_rows()
 };
 
 /// Elements of one view inside one shard, where they lie one after the other: `count` elements in runs of `run`, which
@@ -36,6 +37,10 @@ struct ShardSegment {
   /// Index in the view of the segment's element `i`.
   std::int64_t element(std::int64_t i) const { return view_offset + i / run * stride + i % run; }
   std::int64_t runs() const { return count / run; }
+  /// Count of its elements before the view's element `bound`.
+  std::int64_t count_before(std::int64_t bound) const;
+  /// Its elements in [begin, end) of the view, which begin and end with a run where there are several.
+  ShardSegment within(std::int64_t begin, std::int64_t end) const;
 };
 
 /// Layout of the parameters of one unit: whole, and cut into one shard for each of `ranks` ranks. A *bucket* is what is

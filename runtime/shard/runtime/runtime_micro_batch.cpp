@@ -79,11 +79,15 @@ void ShardedRuntime::check_mode(Mode mode) {
   for (int unit = 0; unit < scheduler().size(); ++unit) {
     const FlatParameter& flat = executor_.units()[static_cast<std::size_t>(unit)];
     const bool is_full = mode == Mode::eval && flat.precision.is_full_in_evaluation;
-    if (flat.gathered_dtype == (is_full ? DType::f32 : flat.precision.param)) continue;
+    const bool is_encoded = flat.format() != nullptr;
+    if (flat.gathered_dtype == (is_full ? DType::f32 : flat.precision.param) &&
+        is_encoded == (flat.precision.gather_format != nullptr && !is_full))
+      continue;
     if (scheduler().state(unit) == UnitState::sharded && scheduler().shard_state(unit) == ShardState::none) continue;
-    throw UsageError(fmt::format("unit {} is gathered in {}, and an evaluation in full precision begins or ends",
-                                 name(unit), name_of(flat.gathered_dtype)),
-                     "evaluate between steps, and reshard what was unsharded by hand");
+    throw UsageError(
+        fmt::format("unit {} is gathered in {}{}, and an evaluation in full precision begins or ends", name(unit),
+                    name_of(flat.gathered_dtype), is_encoded ? fmt::format(" from {}", flat.format()->name()) : ""),
+        "evaluate between steps, and reshard what was unsharded by hand");
   }
 }
 
@@ -105,7 +109,7 @@ int ShardedRuntime::pending_uses(int unit) const {
 }
 
 void ShardedRuntime::before_backward(Parameter& parameter) {
-  const int unit = unit_of(parameter);
+  const int unit = unit_of(parameter).value();
   check_no_scope("the backward of a unit", unit);
   context_.device().memory().set_owner(name(unit));
   has_backward_ = true;
@@ -113,7 +117,7 @@ void ShardedRuntime::before_backward(Parameter& parameter) {
 }
 
 void ShardedRuntime::after_backward(Parameter& parameter) {
-  const int unit = unit_of(parameter);
+  const int unit = unit_of(parameter).value();
   if (pending_uses(unit) == 0) run(scheduler().after_backward(unit));
 }
 
@@ -205,7 +209,7 @@ void ShardedRuntime::drop(const std::vector<int>& units, bool of_step) {
 }
 
 void ShardedRuntime::refuse_use(const Parameter& parameter) const {
-  const int unit = unit_of(parameter);
+  const int unit = unit_of(parameter).value();
   const std::string what = fmt::format("parameter {} is used while it is not unsharded: ", parameter.name());
   if (!scheduler_ || !scheduler_->is_in_micro_batch()) {
     throw UsageError(what + "no micro-batch is running", "read and write it between steps by UnshardScope::value()");

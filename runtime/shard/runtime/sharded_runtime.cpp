@@ -243,7 +243,10 @@ Tensor ShardedRuntime::cast_output(int unit, const Tensor& y) const {
                                                             : y;
 }
 
-int ShardedRuntime::unit_of(const Parameter& parameter) const { return unit_of_.at(&parameter); }
+std::optional<int> ShardedRuntime::unit_of(const Parameter& parameter) const {
+  const auto found = unit_of_.find(&parameter);
+  return found == unit_of_.end() ? std::nullopt : std::optional(found->second);
+}
 
 void ShardedRuntime::check_no_scope(std::string_view call, int unit) const {
   StepState::check_no_scope(call, executor_.units().at(static_cast<std::size_t>(unit)));

@@ -109,6 +109,9 @@ class ShardedRuntime : private ParameterOwner {
   /// Abandons as above, and drops the gradients of the whole step, however far it is.
   void abandon_step();
 
+  /// Number of the unit that holds a parameter; none: it is ignored, or of another runtime.
+  std::optional<int> unit_of(const Parameter& parameter) const;
+
   /// By hand, within a micro-batch or before it, alike on every rank: starts the unit's gather, which nothing waits for
   /// yet. Nothing where it is unsharded or on its way. For reading: who writes does so within an UnshardScope.
   UnshardHandle unshard(int unit);
@@ -173,7 +176,7 @@ class ShardedRuntime : private ParameterOwner {
   void log_actions(std::vector<Action>* log) { log_ = log; }
 
  private:
-  friend class UnshardScope;  // it has units gathered anew that it has written
+  friend class UnshardScope;  // UnshardScope has units gathered anew that it has written
 
   void before_backward(Parameter& parameter) override;
   void after_backward(Parameter& parameter) override;
@@ -184,7 +187,6 @@ class ShardedRuntime : private ParameterOwner {
   std::shared_ptr<const Placement> place(const std::string& unit, const UnitPolicy& policy);
   bool stays_resident(const UnitPolicy& policy) const;
   void check_new(const std::string& unit, const std::vector<Parameter*>& parameters) const;
-  int unit_of(const Parameter& parameter) const;
   int pending_uses(int unit) const;
   void run(const std::vector<Action>& actions);
   void run_and_report(const std::vector<Action>& actions);

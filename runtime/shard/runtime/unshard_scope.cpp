@@ -102,7 +102,7 @@ WholeUnit UnshardScope::take(FlatParameter& unit, const HeldShards& shards, Ente
 
 void UnshardScope::warn_of_host() {
   const Executor& executor = runtime_.executor();
-  if (options_.only_rank || executor.ranks() == 1 || executor.rank() != 0 ||
+  if (units_.empty() || options_.only_rank || executor.ranks() == 1 || executor.rank() != 0 ||
       std::exchange(runtime_.has_warned_host_, true))
     return;
   std::int64_t bytes = 0;

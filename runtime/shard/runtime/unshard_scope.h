@@ -47,8 +47,9 @@ class UnshardScope {
   /// it blocks. UsageError within a micro-batch, of a unit in another scope, and of gradients that are not reduced to
   /// the end. Where a unit cannot be entered, those before it are left again, in reverse.
   UnshardScope(ShardedRuntime& runtime, const std::vector<int>& units, const UnshardOptions& options = {});
-  /// Enters the units that hold a module's parameters: the unit that it is, or is a part of; with `recurse` those below
-  /// it too.
+  /// Enters the units that hold a module's parameters (Module::units_in): the unit that it is, or is a part of; with
+  /// `recurse` those below it too. Of a module without parameters of its own, such as a list of blocks, it enters the
+  /// blocks' units either way, and not the unit around it.
   template <class Module>
   requires requires(const Module& module, const ShardedRuntime& runtime) {
     { module.units_in(runtime, true) } -> std::convertible_to<std::vector<int>>;

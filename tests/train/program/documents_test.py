@@ -87,6 +87,24 @@ def waits(train):
     return problems
 
 
+def without_targets(train):
+    """No target: a step without one updates nothing, says so once and is counted; --evaluate of documents without one is refused."""
+    with tempfile.TemporaryDirectory(prefix="documents.") as name:
+        folder, problems = pathlib.Path(name), []
+        tiny_run.write_files(folder)
+        (folder / "docs.txt").write_text("sixteen letters!\n" + "a\n" * 32)
+        (folder / "none.txt").write_text("a\n" * 3)
+        keys = {"data__format": "lines", "data__train": folder / "docs.txt", "data__validation_fraction": 0, "train__global_batch": 1, "train__lr": 0.1}
+        result = harness.run([train, folder / "tiny.toml", *tiny_run.options(run__dir=folder / "out", train__steps=3, run__sample_tokens=0, **keys)],
+                             LIMIT_S, cwd=folder)
+        last = harness.read_metrics(folder / "out")[-1] if result.code == 0 else {}
+        problems += [] if last.get("skipped_steps") == 2 else [f"{last} {result}"]
+        problems += [] if result.err.count("no token of its batch is a target") == 1 else [f"said {result.err!r}"]
+        result = harness.run([train, "--evaluate", "out", "none.txt"], LIMIT_S, cwd=folder)
+        problems += [] if result.code == 65 and "no token of these documents is a target" in result.err and not result.out else [f"--evaluate: {result}"]
+        return problems
+
+
 def main():
     train = pathlib.Path(sys.argv[1]).resolve()
     harness.become_subreaper()
@@ -98,6 +116,7 @@ def main():
             report.case(f"{family}, {'prompts and answers' if has_prompts else 'lines'}: the loss is that of each document by itself",
                         check(train, folder, family, has_prompts))
     report.case(waits.__doc__.partition(":")[2].partition(".")[0].strip(), waits(train))
+    report.case(without_targets.__doc__.partition(":")[2].partition(";")[0].strip(), without_targets(train))
     return report.exit_code()
 
 

@@ -125,6 +125,23 @@ def export_cases(train, work, report):
     first = run([train, "--export", to, configure_with_adapter(work, "gpt2")])
     loss, result = evaluate(train, "gpt2", to)
     report.case("gpt2 merged without a run, fan in and fan out", near("the loss", loss, wanted("gpt2")["loss"]), first if first.code != 0 else result)
+    merged = (to / "model.safetensors").read_bytes() if first.code == 0 else b""
+    path = f"lora.path={adapter('gpt2')}"
+    bare = work / "bare.toml"
+    bare.write_text(f'model.path = "{model_of("gpt2")}"\n')
+    for name, source, also in (("folder", model_of("gpt2"), ["--set", "run.dir=x"]), ("bare", bare, [])):
+        result = run([train, "--export", work / f"set-{name}", source, "--set", path, *also])
+        file = work / f"set-{name}" / "model.safetensors"
+        problems = [] if merged and file.exists() and file.read_bytes() == merged else ["not the merged model"]
+        problems += [] if ("--set of run.dir has no effect" in result.err) == bool(also) else [f"said {result.err!r}"]
+        report.case(f"--export of a {name} merges the adapter that --set names", problems, result)
+    for words, code, said in ((["--set", "lora.paht=x"], CONFIG, "unknown key lora.paht"), (["--dry-run"], 64, "--export and --dry-run do not go together")):
+        result = run([train, "--export", work / "refused", model_of("gpt2"), *words])
+        problems = [] if result.code == code and said in result.err and not (work / "refused").exists() else [f"code {result.code}, said {result.err!r}"]
+        report.case(f"--export with {words[-1]} is refused", problems, result)
+    result = run([train, "--export", work / "refused", work / "out", "--set", path])
+    problems = [] if result.code == 64 and "--export of a run or a checkpoint reads no configuration" in result.err else [f"code {result.code}"]
+    report.case("--export of a run takes no --set", problems, result)
     result = run([train, "--export", work / "none", model_of("gpt2"), "--adapter"])
     report.case("a model without an adapter has none to export", [] if result.code == CONFIG else [f"code {result.code}"], result)
 
