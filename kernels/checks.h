@@ -6,7 +6,7 @@
 #include "runtime/base/int8_blocks.h"
 #include "runtime/base/usage_error.h"
 
-/// What every back end's kernels demand of their Buffers before they look at the elements. A violation is an
+/// Checks of every back end's kernels on their Buffers before they look at the elements. A violation is an
 /// Error(internal) with the numbers, or, where a caller outside the library is likely to bring it about, a UsageError.
 /// The stream adds the op's name to both.
 namespace zs::checks {
@@ -107,7 +107,7 @@ inline void matmul(const Buffer& c, const Buffer& a, const Buffer& b, const Buff
            "bias {} x {} for {} columns of {}", bias.elems, name_of(bias.dtype), d.n, name_of(c.dtype));
 }
 
-/// Whether it has no terms: then c := beta * c, and there is no bias.
+/// True if the product has no terms: then c := beta * c, and there is no bias.
 inline bool is_empty_sum(const Buffer& bias, const MatmulDims& d) {
   if (d.k > 0) return false;
   ZS_CHECK(bias.empty(), "a bias of {} elements for a product of ({}, 0) and (0, {})", bias.elems, d.m, d.n);
@@ -380,7 +380,7 @@ inline void blockwise_adamw(const BlockwiseAdamW& of) {
              blocks_of(of.part, elems));
 }
 
-/// Of a norm: a power above 0. Whether it is infinite.
+/// True if a norm's power, which must be above 0, is infinite.
 inline bool is_max_norm(float power) {
   ZS_CHECK(power > 0, "a norm of power {}, expected above 0", power);
   return std::isinf(power);

@@ -93,7 +93,7 @@ inline void transpose_tiles(float* out, const float* in, std::int64_t width, std
       for (std::int64_t t = 0; t < kTile; ++t) out[first * head_dim + d * kTile + t] = in[(first + t) * width + d];
 }
 
-/// Where the first rows of a head lie in tensors (batch, time, heads + 2 kv_heads, head_dim) and (batch, time, heads,
+/// Place of the first rows of a head in tensors (batch, time, heads + 2 kv_heads, head_dim) and (batch, time, heads,
 /// head_dim), and how many elements apart its rows are. pair = batch * heads + head.
 struct HeadPlace {
   std::int64_t query, key, value, stride;  // in qkv

@@ -63,7 +63,7 @@ inline float reduce_max(const LanesOf<kCount>& lanes) {
   return x[0];
 }
 
-/// The same in f64.
+/// Lanes in f64.
 template <int kCount>
 struct DoubleLanes {
   static constexpr int kPerVector = kVectorFloats / 2;

@@ -46,7 +46,7 @@ inline void stream(Bf16* out, VecPair x, Two<kOrder> two) {
   stream_words(out, packed(x, two));
 }
 
-/// Whether `out` is large and written without having been read.
+/// True if `out` is large and written without having been read.
 template <class T>
 inline bool streams(Data out, std::int64_t n, Data a, Data b) {
   return n * static_cast<std::int64_t>(sizeof(T)) > kStreamedFrom && out.address != a.address &&

@@ -197,12 +197,12 @@ inline void fetch(const T* x, P) {
   for (std::int64_t i = 0; i < kElems; i += kLineBytes / static_cast<std::int64_t>(sizeof(T)))
     __builtin_prefetch(x + i);
 }
-/// The same for what lies so far behind it that it comes in time. A processor fetches ahead by itself, but not across
-/// pages of 4 KiB, and what it has begun to compute holds fewer loads than memory can have under way.
+/// Fetches what lies so far behind `x` that it comes in time. A processor fetches ahead by itself, but not across pages
+/// of 4 KiB, and what it has begun to compute holds fewer loads than memory can have under way.
 template <std::uintptr_t kAheadBytes = 2048, class T, class P>
 inline void fetch_ahead(const T* x, P part) {
   fetch(reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(x) + kAheadBytes),
-        part);  // it may end before: not x + a number
+        part);  // the buffer may end before: not x + a number
 }
 
 /// visit(i, Two, Whole or Part) over [begin, end).

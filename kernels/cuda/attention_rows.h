@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/device.h"
 
-/// Where the rows of one head lie in attention's tensors.
+/// Rows of one head, and where they lie in attention's tensors.
 namespace zs::cuda {
 
 /// Row t of a head: T at[t * stride], head_dim elements.

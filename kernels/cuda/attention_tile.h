@@ -36,7 +36,7 @@ struct KeyTiles {
     return buffers + static_cast<int>(key / kKeys) % 2 * 2 * kTile;
   }
   __device__ inline Words* values_at(std::int64_t key) const { return keys_at(key) + kTile; }
-  /// Those from `key` on.
+  /// Copies keys and values from `key` on.
   __device__ inline void copy(std::int64_t key, std::int64_t time) const {
     copy_tile<kHeadDim, kKeys>(keys_at(key), keys, key, time);
     copy_tile<kHeadDim, kKeys>(values_at(key), values, key, time);

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/args.h"
 
-/// What all kernels share on the GPU. Kernels use no more of CUDA than blocks, threads, shared memory, barriers,
+/// Foundations of all kernels on the GPU. Kernels use no more of CUDA than blocks, threads, shared memory, barriers,
 /// f32 and f64 arithmetic, and what warp.h has, so that the tests can run the same sources on the host
 /// (tests/gpu/emulation). Multiplication and addition are fused only where the source says so: which of two equal loops
 /// an element goes through changes no bit.

@@ -2,10 +2,10 @@
 
 #include "kernels/cuda/device.h"
 
-/// What the 32 threads (lanes) of a warp do together, and copies that arrive later: PTX instructions by name. All lanes
-/// must come to the functions marked (warp), with the same code path behind them. Where the host's compiler reads the
-/// kernels, tests/gpu/emulation has the same functions, which also find lanes that do not come, copies that are not
-/// waited for, and rows that share banks.
+/// Operations that the 32 threads (lanes) of a warp do together, and copies that arrive later: PTX instructions by
+/// name. All lanes must come to the functions marked (warp), with the same code path behind them. Where the host's
+/// compiler reads the kernels, tests/gpu/emulation has the same functions, which also find lanes that do not come,
+/// copies that are not waited for, and rows that share banks.
 namespace zs::cuda {
 
 __device__ inline int lane_of_warp() { return static_cast<int>(threadIdx.x) % kWarp; }

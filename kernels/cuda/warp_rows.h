@@ -59,7 +59,7 @@ class HeldRow {
     unpack(packs_[p], out);
     return kRowElems;
   }
-  /// What is stored elsewhere takes the row's place.
+  /// Stores elements elsewhere, which take the row's place.
   __device__ void put(std::int64_t, int p, const float (&in)[kRowElems]) {
     store_pack(reinterpret_cast<T*>(packs_[p].words), in);
   }
