@@ -9,13 +9,13 @@
 
 namespace zs {
 
-constexpr std::int64_t kLine = 64;  // of cache
+constexpr std::int64_t kLine = 64;  // bytes of a cache line
 
-/// How the data that a rank posts is cut: into `count` pieces of `bytes`; the last may be shorter, and there may be
+/// Pieces that the data which a rank posts is cut into: `count` of `bytes`; the last may be shorter, and there may be
 /// empty ones behind it.
 struct Pieces {
   std::int64_t count, bytes, total_bytes;
-  int own = -1;  ///< of several, the one that no other rank fetches from this rank
+  int own = -1;  ///< among several, the one that no other rank fetches from this rank
 
   std::int64_t begin(std::int64_t piece) const { return std::min(piece * bytes, total_bytes); }
   std::int64_t size(std::int64_t piece) const { return begin(piece + 1) - begin(piece); }

@@ -30,10 +30,10 @@ class PeerTable {
   /// only if it is a child of `launcher`: of other processes that have a rank's environment nothing is known. Launcher
   /// 0: none of these counts.
   int find_dead(int launcher) const;
-  /// Whether a page of theirs says that a rank has reported.
+  /// True if a page of theirs says that a rank has reported.
   bool report_seen() const noexcept;
   bool reporter_has_ended() const;
-  /// Whether one of them lives in which MPI has not ended.
+  /// True if one of them lives in which MPI has not ended.
   bool has_finalizing() const;
   /// By rank.
   std::vector<std::pair<int, std::atomic<bool>*>> report_marks() const;
@@ -44,7 +44,7 @@ class PeerTable {
 
   int own_rank_, host_ranks_;
   std::string job_;
-  mutable std::mutex mutex_;  // of what follows; held for moments
+  mutable std::mutex mutex_;  // guards what follows; held for moments
   std::vector<std::unique_ptr<PeerProcess>> peers_;
 };
 

@@ -46,7 +46,7 @@ class MpiExchange {
   static constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;        // for all peers together, at most
   static constexpr int kSlots = 4;
 
-  /// What goes to and comes from one peer. Ignored for this rank itself.
+  /// Data that goes to and comes from one peer. Ignored for this rank itself.
   struct Peer {
     const std::byte* send = nullptr;
     std::int64_t send_bytes = 0;
@@ -65,8 +65,8 @@ class MpiExchange {
     void* scratch;  ///< scratch_bytes(ranks, bytes of a part)
   };
 
-  /// What a reduction of parts of `part_bytes` needs on each of `ranks` ranks: room for at most kSlots chunks from each
-  /// peer.
+  /// Scratch that a reduction of parts of `part_bytes` needs on each of `ranks` ranks, in bytes: room for at most
+  /// kSlots chunks from each peer.
   static std::int64_t scratch_bytes(int ranks, std::int64_t part_bytes);
 
   /// Takes the communicator over.
@@ -92,7 +92,7 @@ class MpiExchange {
   void run_reduction(const OpTag& tag, const OrderedReduction& reduction) { run(tag, &reduction); }
 
  private:
-  /// Of the requests of a peer: the first message that comes, kSlots chunks that come, and the same of what goes.
+  /// Requests of a peer: the first message that comes, kSlots chunks that come, and as many of what goes.
   enum Lane { first_in, in, first_out = in + kSlots, out };
   static constexpr int kLanes = out + kSlots;
 
@@ -137,7 +137,7 @@ class MpiExchange {
   std::chrono::microseconds longest_sleep_{Backoff::kLongestSleep};  // by the speed of the last large operation
   std::vector<std::byte> incoming_, outgoing_;                       // first messages, by peer
 
-  // of the operation that runs
+  // state of the operation that runs
   OpTag tag_;
   const OrderedReduction* reduction_ = nullptr;
   std::int64_t chunk_bytes_ = 0, reduced_ = 0;  // reduced chunks
