@@ -25,7 +25,7 @@ class Deadline {
  private:
   /// Longer than a thread waits for a processor; the watchdog tells of as much.
   static constexpr std::chrono::seconds kStoppedFrom{2};
-  static constexpr double kLongest_s = 1e9;  // what a clock of nanoseconds can have added
+  static constexpr double kLongest_s = 1e9;  // longest time in seconds that can be added to a clock of nanoseconds
 
   Clock::time_point end_, last_look_;
 };

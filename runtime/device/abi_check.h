@@ -9,7 +9,7 @@ namespace zs::abi {
 template <class Ours, class Theirs>
 constexpr bool kStandsFor = false;
 
-/// The same to a caller: int for an enumeration, void* for any pointer.
+/// True if both types look alike to a caller: int for an enumeration, void* for any pointer.
 template <class Ours, class Theirs>
 constexpr bool are_alike() {
   if constexpr (std::is_same_v<Ours, Theirs> || (std::is_same_v<Ours, void*> && std::is_pointer_v<Theirs>)) {

@@ -26,8 +26,8 @@ class CudaError final : public Error {
 /// Nothing for success, else a CudaError. `call`: the driver's name of the function; `where`: the GPU, and what it was
 /// doing.
 void check_cuda(const CudaDriver& driver, int status, const char* call, const std::string& where);
-/// The same where nothing may be thrown: one line on stderr, unless the context is known to be lost, which has been
-/// said then.
+/// Logs such an error where nothing may be thrown: one line on stderr, unless the context is known to be lost, which
+/// has been said then.
 void log_cuda(const CudaDriver& driver, int status, const char* call) noexcept;
 
 /// After such an error every call on the GPU's context fails with the same number, until the process ends.
@@ -47,7 +47,7 @@ struct CudaGpu {
   std::string describe() const { return fmt::format("GPU {} ({})", ordinal, name); }
 };
 std::vector<CudaGpu> cuda_gpus(const CudaDriver& driver);
-/// Of this machine's driver; at least one. Error(config) as Device::create has them.
+/// GPUs of this machine's driver; at least one. Error(config) as Device::create has them.
 std::vector<CudaGpu> visible_gpus();
 
 }  // namespace zs

@@ -39,7 +39,7 @@ class CudaClock {
   CudaTimedEvents& events() { return events_; }
   /// Before the first event of an entry.
   void start(CUstream_st* stream);
-  /// Of the host's std::chrono::steady_clock; the GPU has passed the event.
+  /// Time of an event by the host's std::chrono::steady_clock, in nanoseconds; the GPU has passed the event.
   std::int64_t ns_of(CUevent_st* event);
   /// One more entry whose events nobody has asked for yet.
   void opened() { ++open_; }
@@ -77,7 +77,7 @@ class CudaTimes {
   }
   /// The stream has ended.
   void collect();
-  /// It has failed, and its events tell nothing.
+  /// The stream has failed, and its events tell nothing.
   void forget();
 
  private:

@@ -38,15 +38,15 @@ class ProductChoices {
   /// From now on the text's products are computed by its algorithms, and not timed. Lines that cannot be read are
   /// skipped.
   void adopt(const std::string& text);
-  /// The same, and no others are timed: the library's first candidates compute them.
+  /// Adopts the choices as above, and no others are timed: the library's first candidates compute them.
   void settle(const std::string& text);
   /// Null: the library's first candidate. Else measured() keeps it.
   const CublasLt::Candidate* chosen(const std::string& product);
 
-  /// Of all that is chosen.
+  /// Summary of all choices.
   struct Summary {
     int products = 0, changed = 0;  ///< these are not the library's first candidates
-    double saved_ms = 0;            ///< where each product is computed once
+    double saved_ms = 0;            ///< time saved where each product is computed once
   };
   const Summary& summary() const { return summary_; }
 

@@ -7,7 +7,7 @@
 
 namespace zs {
 
-/// What was found in order.
+/// Numbers of ops and waits that were found in order.
 struct VerifiedOrder {
   std::int64_t ops = 0, waits = 0;
 };

@@ -24,8 +24,8 @@ class UploadRing {
   UploadRing(const UploadRing&) = delete;
   UploadRing& operator=(const UploadRing&) = delete;
 
-  /// What is asked while the host waits for the GPU: `check` throws what has gone wrong on the streams, which ends the
-  /// wait, and `activity` says what they do, for the error of a wait that is too long.
+  /// Functions that are called while the host waits for the GPU: `check` throws what has gone wrong on the streams,
+  /// which ends the wait, and `activity` says what they do, for the error of a wait that is too long.
   struct Streams {
     std::function<void()> check = [] {};
     std::function<std::string()> activity = [] { return std::string(); };
@@ -56,7 +56,7 @@ class UploadRing {
   const double timeout_s_;
   Streams streams_;
   Memory memory_;
-  std::int64_t bytes_ = 0;  // of it
+  std::int64_t bytes_ = 0;  // bytes of it
   bool refuses_ = false;
   std::int64_t next_ = 0;     // offset
   std::deque<Piece> pieces_;  // in use, oldest first

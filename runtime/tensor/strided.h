@@ -25,7 +25,7 @@ View permuted(const View& view, const std::vector<int>& order);
 /// Dims are compared from the last on; those of size 1, and those that are missing, are as long as `shape` wants.
 View broadcast(const View& view, const Shape& shape);
 
-/// What map takes for one of its arguments.
+/// Argument of map: a view or a constant.
 struct Operand {
   std::optional<View> view;
   float constant = 0;
@@ -37,7 +37,7 @@ struct Operand {
 /// out := op(operands), which are broadcast to out's shape. Work that writes to a part of a tensor is declared to
 /// change it.
 void map_into(const char* name, Context& context, const View& out, MapOp op, std::initializer_list<Operand> operands);
-/// The same, into a new tensor.
+/// Computes by map into a new tensor.
 Tensor computed(const char* name, Context& context, const Shape& shape, DType dtype, MapOp op,
                 std::initializer_list<Operand> operands);
 

@@ -17,7 +17,8 @@ class ActivationStore final : public InputKeeper {
  public:
   static constexpr std::size_t kStay = 2;
 
-  /// Of a micro-batch with so many inputs, in the order of their forwards. `cpu_link_gbs`: as Residence has it.
+  /// Makes a store for a micro-batch with so many inputs, in the order of their forwards. `cpu_link_gbs`: as Residence
+  /// has it.
   ActivationStore(Context& context, std::size_t inputs, double cpu_link_gbs)
       : context_(context), slots_(inputs), cpu_link_gbs_(cpu_link_gbs) {}
 
@@ -47,7 +48,7 @@ class ActivationStore final : public InputKeeper {
   Context& context_;
   std::vector<Slot> slots_;
   double cpu_link_gbs_;
-  std::size_t kept_ = 0;  // of this micro-batch
+  std::size_t kept_ = 0;  // number of inputs kept in this micro-batch
 };
 
 }  // namespace zs

@@ -19,7 +19,7 @@ class MatrixExchange {
   struct Matrix {
     const FlatParameter* unit;
     std::size_t view;
-    double cost;  ///< of what its owner does with it
+    double cost;  ///< cost of what its owner does with it
   };
   /// Alike on every rank. None of them is held whole.
   MatrixExchange(Executor& executor, std::vector<Matrix> matrices);
@@ -47,7 +47,7 @@ class MatrixExchange {
     return matrices_[matrix].unit->layout->views()[matrices_[matrix].view];
   }
   void plan();
-  /// What the rank at a place holds of a matrix; a count of 0: nothing.
+  /// Segment of a matrix that the rank at a place holds; a count of 0: nothing.
   ShardSegment segment(std::size_t matrix, int slice) const;
   Buffer of(const Memory& memory, const Place& place) const;
   Buffer all(const Memory& memory, std::int64_t elems) const;

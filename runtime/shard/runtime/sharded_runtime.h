@@ -173,7 +173,7 @@ class ShardedRuntime : private ParameterOwner {
   void log_actions(std::vector<Action>* log) { log_ = log; }
 
  private:
-  friend class UnshardScope;  // it has units gathered anew that it has written
+  friend class UnshardScope;  // has units gathered anew that it has written
 
   void before_backward(Parameter& parameter) override;
   void after_backward(Parameter& parameter) override;
