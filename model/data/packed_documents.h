@@ -18,7 +18,7 @@ struct Document {
   bool goes_on = false;     ///< the token behind it is its last one's target
 };
 
-/// Which documents each sequence has: `sequence` s those of `order` from begin[s] up to begin[s + 1].
+/// Packing of documents into sequences: `sequence` s has those of `order` from begin[s] up to begin[s + 1].
 struct Packing {
   std::vector<std::int64_t> order, begin;
 };
@@ -39,7 +39,7 @@ class PackedDocuments {
   /// documents' lengths are added to `lengths`, those of padding too.
   void read(std::int64_t sequence, std::int32_t* inputs, std::int32_t* targets,
             std::vector<std::int64_t>& lengths) const;
-  /// Of all documents: their tokens, where each begins, and what of it counts.
+  /// Digest of all documents: their tokens, where each begins, and what of it counts.
   std::string digest() const;
   const std::shared_ptr<const Corpus>& corpus() const { return corpus_; }
 
@@ -50,7 +50,7 @@ class PackedDocuments {
   Packing packing_;
 };
 
-/// What `encode_texts` needs beside the texts.
+/// Options of `encode_texts` beside the texts.
 struct EncodeOptions {
   const Tokenizer* tokenizer = nullptr;  ///< null: bytes
   std::int64_t sequence = 0, vocab = 0;

@@ -9,7 +9,7 @@ namespace zs {
 /// match within its module.
 void set_prefetch_lists(ResolvedPlan& plan);
 
-/// Whether `inner` is the module `outer` or is below it.
+/// True if `inner` is the module `outer` or is below it.
 bool is_within(const Module& inner, const Module& outer);
 
 }  // namespace zs

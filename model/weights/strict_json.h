@@ -8,8 +8,8 @@
 
 namespace zs {
 
-/// What reads JSON of files that nobody vouches for. Numbers from 0 to 2^64 - 1 written as integers come as unsigned,
-/// every other one as what it is.
+/// Handler that reads JSON of files that nobody vouches for. Numbers from 0 to 2^64 - 1 written as integers come as
+/// unsigned, every other one as what it is.
 class StrictJsonHandler : public nlohmann::json_sax<nlohmann::json> {
  public:
   bool binary(nlohmann::json::binary_t&) final { return false; }  // never in a text
