@@ -5,8 +5,8 @@
 
 namespace zs {
 
-/// What Llama and the families after it have in common: RMS norms, rotary positions, query heads that share keys, and a
-/// gated MLP, without biases. A family changes what is its own.
+/// Options that Llama and the families after it have in common: RMS norms, rotary positions, query heads that share
+/// keys, and a gated MLP, without biases. A family changes what is its own.
 TransformerOptions rotary_decoder(const ModelConfig& model);
 
 /// As many key heads as heads, and a hidden size of 8/3 of the width, up to a multiple of 128, where nobody has said

@@ -18,7 +18,7 @@ struct TextRange {
 /// is refused. Immutable.
 class Regex {
  public:
-  /// What one thread matches with.
+  /// Scratch memory that one thread matches with.
   class Scratch {
    public:
     Scratch();
@@ -65,7 +65,7 @@ class Regex {
   std::shared_ptr<const Code> code_;
 };
 
-/// The same expression in PCRE2's syntax. Throws Error(model) that names what is not supported.
+/// Translates the expression to PCRE2's syntax. Throws Error(model) that names what is not supported.
 std::string translate_regex(std::string_view pattern, const std::string& setting);
 
 }  // namespace zs

@@ -10,7 +10,7 @@ namespace zs {
 /// SentencePiece's kinds of pieces, with the numbers that its files and GGUF's have for them.
 enum class PieceKind : std::int32_t { normal = 1, unknown, control, user_defined, unused, byte };
 
-/// What a tokenizer.model holds, as far as others need it to tokenize.
+/// Contents of a tokenizer.model, as far as others need it to tokenize.
 struct SentencePieceModel {
   struct Piece {
     std::string text;
@@ -24,11 +24,12 @@ struct SentencePieceModel {
   bool has_bytes = false;                          ///< characters without a piece become bytes
   bool adds_space = true, removes_spaces = true;   ///< before a text; of several, all but one
   bool marks_spaces = true, marks_behind = false;  ///< a space is U+2581 in pieces; it ends a word, not begins one
-  std::string map_name, character_map;             ///< what characters become first, compiled; empty: themselves
-  int unk = -1, bos = -1, eos = -1, pad = -1;      ///< ids; -1: none
+  /// Map that characters go through first, and its compiled form; empty: they stay themselves
+  std::string map_name, character_map;
+  int unk = -1, bos = -1, eos = -1, pad = -1;  ///< ids; -1: none
 };
 
-/// Of the bytes of a tokenizer.model that the library has accepted; without the ids.
+/// Parses the bytes of a tokenizer.model that the library has accepted; without the ids.
 SentencePieceModel parse_sentencepiece_model(std::string_view bytes);
 /// Throws Error(model).
 SentencePieceModel read_sentencepiece_model(const std::string& path);

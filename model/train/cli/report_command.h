@@ -18,7 +18,7 @@ struct ReportJob {
 
 void add_report_options(CLI::App& app, ReportJob& job);
 
-/// What is wrong with it beside others. `config_path` and `inference` as the command line has them; `other`: an option
+/// Error in its options beside others. `config_path` and `inference` as the command line has them; `other`: an option
 /// of training or of another task that is given, too; empty: none.
 std::optional<Error> misplaced(const ReportJob& job, const std::string& config_path, const InferenceCommand& inference,
                                const std::string& other);

@@ -8,7 +8,7 @@
 
 namespace zs {
 
-/// What `train --evaluate` is asked for.
+/// Request of `train --evaluate`.
 struct EvaluateRequest {
   std::vector<std::string> files;  ///< files, patterns, folders; none: the validation data
   std::string logits;              ///< a new file for them; empty: none

@@ -57,7 +57,7 @@ class Inference {
   CpuShare share_;
   GpuRanks gpus_;
   TrainPlan plan_;
-  WeightImports weights_;  // of files, until they are in the shards
+  WeightImports weights_;  // weights of files, until they are in the shards
   std::unique_ptr<RankDevice> device_;
   std::unique_ptr<Session> session_;
 };

@@ -12,12 +12,13 @@
 #include "model/train/plan/plan.h"
 #include "runtime/device/cpu_topology.h"
 
-/// Which GPU each rank of a run computes on, and what connects them, as its configuration says.
+/// GPUs of a run's ranks: on which each computes, and what connects them, as its configuration says.
 namespace zs {
 
-/// What a configuration says of them.
+/// Options that a configuration has for GPUs.
 GpuOptions gpu_options_of(const Config::Cuda& cuda);
-/// The same as of GpuOptions; Error(config) where it wants graphs of steps and ranks are staged.
+/// Chooses the transport by GpuOptions' rules; Error(config) where the configuration wants graphs of steps and ranks
+/// are staged.
 GpuRanks choose_gpu_transport(std::span<const RankGpu> ranks, const Config::Cuda& wanted);
 
 /// Collective, before anything is allocated: 0, or the exit code of all ranks, of which one prints why. Where the

@@ -6,7 +6,7 @@
 
 namespace zs {
 
-/// Of offload.resident_units: more than a model has.
+/// Bound of offload.resident_units: more than a model has.
 constexpr std::int64_t kMostResidentUnits = 1 << 20;
 
 /// For how many of the first units the device keeps what the host keeps of the others (offload.resident_units): as many

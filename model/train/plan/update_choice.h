@@ -5,11 +5,11 @@
 
 namespace zs {
 
-/// Whether the host could make the optimizer's updates: it has in its memory all that they read and write.
+/// True if the host could make the optimizer's updates: it has in its memory all that they read and write.
 bool may_update_on_host(const Config& config);
 
-/// How long an update takes for each parameter, in ns: over the link to the device, or by the host's processors where
-/// masters and moments lie.
+/// Costs of an update for each parameter, in ns: over the link to the device, or by the host's processors where masters
+/// and moments lie.
 struct UpdateCosts {
   double device_ns = 0, host_ns = 0;
   bool prefers_host() const { return host_ns < device_ns; }

@@ -14,7 +14,7 @@ namespace zs {
 /// The limits of `[watchdog]`, with the program's own lines.
 WatchOptions watch_options(const Config& config);
 
-/// What a trainer tells its rank's watchdog, which may be missing (one rank without mpirun). A value.
+/// Watch of a rank: what a trainer tells its rank's watchdog, which may be missing (one rank without mpirun). A value.
 class RankWatch {
  public:
   explicit RankWatch(World& world) : watchdog_(world.watchdog()) {}

@@ -14,7 +14,7 @@ struct ExportJob {
   bool is_average = false;        ///< the average of the weights (train.average) instead of these
   std::string dtype = "f32";      ///< f32, f16 or bf16; of a GGUF file q8_0, too
   std::int64_t shard_mib = 5120;  ///< a file of weights has about so much at most
-  bool is_adapter = false;        ///< what is written is the adapter alone, as peft loads it
+  bool is_adapter = false;        ///< writes the adapter alone, as peft loads it
 };
 
 /// Writes the file, or the folder: config.json, weights, and what the model came with (tokenizer,
@@ -22,9 +22,9 @@ struct ExportJob {
 /// tensor. Throws Error.
 void export_model(const ExportJob& job);
 
-/// The same of a run that has ended: its weights are in `weights`, as save_weights writes them.
+/// Exports a run that has ended: its weights are in `weights`, as save_weights writes them.
 void export_run(const Config& config, const std::string& weights);
-/// Its adapter alone.
+/// Exports the run's adapter alone.
 void export_run_adapter(const Config& config, const std::string& weights);
 
 /// Error(cannot_create) or Error(config) where the run could not write what it is to export.

@@ -7,7 +7,7 @@
 #include "model/train/run_dir/run_mark.h"
 #include "runtime/base/check.h"
 
-/// What lies in a run's directory, and whose it is: only what the run's mark lists is its own.
+/// Contents of a run's directory, and whose they are: only what the run's mark lists is its own.
 namespace zs::run_contents {
 
 inline constexpr const char* kConfigFile = "config.toml";

@@ -11,12 +11,12 @@ namespace zs {
 inline constexpr const char* kReportFile = "report.html";
 inline constexpr const char* kEventsFile = "events.out.tfevents.zshard";
 
-/// What a run directory is made from.
+/// Request that a run directory is made from.
 struct RunDirRequest {
   std::string dir;         ///< run.dir; empty: runs/NAME-N with the next free N
   std::string name;        ///< the run's name
   bool overwrite = false;  ///< a run that is there may go
-  bool restart = false;    ///< it may go where it has neither a checkpoint nor final weights
+  bool restart = false;    ///< a run may go where it has neither a checkpoint nor final weights
 };
 
 /// Throws what create_run_dir would throw as far as that can be known, and creates nothing: Error(cannot_create) when
@@ -45,8 +45,8 @@ void check_reopen(const std::string& dir, const RunMark& mark);
 /// that is not as the run wrote it is renamed first; returns its new path, or nothing.
 std::string reopen_run_dir(const std::string& dir, RunMark& mark, const std::string& config_toml);
 
-/// Whether `config_path` is the config.toml that a run wrote in its own directory, or what became of that; then the
-/// directory, else empty.
+/// Directory of the run, if `config_path` is the config.toml that the run wrote there, or what became of that; else
+/// empty.
 std::string run_dir_of_config(const std::string& config_path);
 
 }  // namespace zs

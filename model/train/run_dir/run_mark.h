@@ -26,9 +26,9 @@ class RunMark {
   /// and end).
   void wrote(const std::string& name);
 
-  /// Whether the run has ever written `name`.
+  /// True if the run has ever written `name`.
   bool has(const std::string& name) const { return entries_.contains(name); }
-  /// Whether the file that is there now is the one that the run wrote. No link, and nothing else, ever is.
+  /// True if the file that is there now is the one that the run wrote. No link, and nothing else, ever is.
   bool is_own_file(const std::string& name) const;
 
  private:

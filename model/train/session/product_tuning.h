@@ -15,7 +15,7 @@ class ProductChoices;
 /// is computed. Of a device that times nothing: nothing. Outlived by device and world; one host thread uses it.
 class ProductTuning {
  public:
-  /// Of a checkpoint, with what was chosen.
+  /// Attribute of a checkpoint that holds what was chosen.
   static constexpr const char* kAttribute = "products.algorithms";
 
   ProductTuning(Device& device, World& world);
@@ -31,7 +31,8 @@ class ProductTuning {
   std::string take_news() { return std::exchange(news_, {}); }
 
  private:
-  /// Whether that can be used on all ranks, and is then. The news: `taken` and what it comes to, or `refused` and why.
+  /// Adopts the choices if they can be used on all ranks; true if so. The message: `taken` and what it comes to, or
+  /// `refused` and why.
   bool adopt(const std::string& text, const char* taken, const char* refused);
 
   World& world_;

@@ -9,9 +9,9 @@
 
 namespace zs {
 
-/// How the next token follows from its logits: of the `top_k` most likely tokens (0: of all) the fewest that together
-/// have the probability `top_p`, at least one, and of these one by softmax(logits / temperature). Temperature 0: the
-/// most likely one. Of tokens that are as likely, the lower is taken for the more likely.
+/// Options by which the next token follows from its logits: of the `top_k` most likely tokens (0: of all) the fewest
+/// that together have the probability `top_p`, at least one, and of these one by softmax(logits / temperature).
+/// Temperature 0: the most likely one. Of tokens that are as likely, the lower is taken for the more likely.
 struct SampleOptions {
   double temperature = 0.8;
   std::int64_t top_k = 0;
@@ -22,7 +22,7 @@ struct SampleOptions {
 /// The token that `uniform`, in [0, 1), chooses. Error(non_finite) where logits are not finite.
 std::int32_t draw_token(const std::vector<float>& logits, const SampleOptions& options, double uniform);
 
-/// What a sample is made of.
+/// Task that a sample is made from.
 struct SampleTask {
   std::vector<std::int32_t> prompt;  ///< not empty
   std::int64_t count = 0;            ///< tokens to draw

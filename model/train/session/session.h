@@ -48,9 +48,9 @@ class ReadSamples {
   std::function<Lengths(std::int64_t first, Ids& inputs, Ids& targets)> read_;
 };
 
-/// What a step leaves for the host.
+/// Result that a step leaves for the host.
 struct StepResult {
-  std::vector<float> losses;  ///< of every micro-batch of every rank, in global order
+  std::vector<float> losses;  ///< losses of every micro-batch of every rank, in global order
   float grad_norm = 0;
   std::int64_t peak_bytes = 0;  ///< counted, the largest of the ranks
   std::int64_t host_bytes = 0;  ///< counted of the host beside that, where it keeps anything (docs/offload.md)
@@ -61,9 +61,9 @@ struct StepResult {
   bool is_save_due = false;       ///< some rank says so (Session::save_by), as of the next
   bool is_writing = false;
   bool lacks_data = false;        ///< some rank has no data for what follows (Session::look_ahead)
-  StepWaits waits;                ///< of the ranks for each other
+  StepWaits waits;                ///< times that the ranks waited for each other
   std::int64_t data_wait_ns = 0;  ///< for samples that had not been read, the longest of a rank (count_data_waits)
-  std::vector<LostShare> lost_updates = {};  ///< where run.lost_updates_every says so
+  std::vector<LostShare> lost_updates = {};  ///< lost updates, where run.lost_updates_every says so
 };
 
 /// One model on one rank, as a rule in training: device memory, units, optimizer, and a step as stream work. The
@@ -96,7 +96,7 @@ class Session {
   /// validation is dropped: what it has summed is cleared, the weights are those of the step before, and
   /// is_interrupted() is true. A step that is captured as a graph is whole or has not begun.
   void interrupt_by(std::function<bool()> is_asked) { is_asked_ = std::move(is_asked); }
-  /// Whether that has happened to the step or validation enqueued last: it has no result.
+  /// True if that has happened to the step or validation enqueued last: it has no result.
   bool is_interrupted() const { return is_interrupted_; }
   /// For plans: before each micro-batch of a step or a validation `is_enough` is asked; true makes it the last.
   void abridge(std::function<bool()> is_enough) { is_enough_ = std::move(is_enough); }
@@ -121,12 +121,12 @@ class Session {
   /// Mean loss over the first run.validate_batches x global_batch samples, each once, or all where there are no more
   /// `windows`; spread over the ranks as a step's are. NaN where it was interrupted. Collective; blocks.
   double validate(const ReadSamples& read, std::int64_t windows = kManyWindows);
-  /// The same work without reading a result: for the meta device.
+  /// Enqueues a validation without reading a result: for the meta device.
   void enqueue_validation(const ReadSamples& read, std::int64_t windows = kManyWindows);
   /// Logits (vocab) of what follows the last of `tokens`, which with a cache follow those that it has seen. Collective;
   /// blocks.
   std::vector<float> next_token_logits(const std::vector<std::int32_t>& tokens, KvCache* cache = nullptr);
-  /// The same without reading them: for the meta device.
+  /// Enqueues the logits without reading them: for the meta device.
   Tensor enqueue_logits(const std::vector<std::int32_t>& tokens, KvCache* cache = nullptr);
 
   ShardedRuntime& runtime() { return runtime_; }
@@ -137,7 +137,7 @@ class Session {
   const Config& config() const { return config_; }
   Device& device() { return device_; }
   ProductTuning& products() { return products_; }
-  /// How steps became graphs; null without cuda.graph.
+  /// Replay by which steps became graphs; null without cuda.graph.
   StepReplay* replay() { return replay_ ? &*replay_ : nullptr; }
 
  private:
@@ -152,7 +152,7 @@ class Session {
     TargetWeights weights;
     Documents documents;
   };
-  /// Whether this rank's micro-batch i of a step has samples.
+  /// True if this rank's micro-batch i of a step has samples.
   bool has_samples(std::int64_t i) const { return i * world_.size() + world_.rank() < global_micro_batches(); }
   /// The share of this rank's micro-batch i in the step's mean loss.
   float backward_seed(std::int64_t i) const {
@@ -174,10 +174,10 @@ class Session {
   /// This rank's of a step.
   std::vector<HostBatch> read_batches(std::int64_t first_of_step, const ReadSamples& read) const;
   bool weighs() const { return config_.data.has_ignored_targets; }
-  /// What all of this rank's targets of a step weigh, to the device.
+  /// Uploads the weight of all of this rank's targets of a step to the device.
   void upload_weight(const std::vector<HostBatch>& batches);
-  /// What the weight of a target is multiplied with, so that micro-batches' losses have the mean over what counts in
-  /// all of the step's as their mean: 1 where every target counts. Empty: nothing has weights.
+  /// Factor of the weight of a target, so that micro-batches' losses have the mean over what counts in all of the
+  /// step's as their mean: 1 where every target counts. Empty: nothing has weights.
   Tensor weight_scale();
   /// `scale`: of the weights; empty: 1.
   Tensor forward_loss(const Batch& batch, const Tensor& scale = {});
@@ -187,13 +187,13 @@ class Session {
   void send_status(std::int64_t stop);
   /// Before `micro_batches` are enqueued: whether they, and all that belongs to them, shall be dropped. Then they are.
   bool drops(std::int64_t micro_batches);
-  /// How often `drops` asks, from what the slowest rank's last step took.
+  /// Sets how often `drops` asks, from what the slowest rank's last step took.
   void set_poll_interval(std::int64_t slowest_step_us);
-  /// Of TRAIN_FAULT, on the compute stream.
+  /// Enqueues the fault point of TRAIN_FAULT, on the compute stream.
   void enqueue_fault_point();
   void store_loss(const Tensor& loss, std::int64_t slot);
   void gather_losses();
-  /// What the targets of each of this rank's micro-batches of a validation weigh, to every rank.
+  /// Gathers the weights of the targets of each of this rank's micro-batches of a validation, to every rank.
   void gather_weights(std::vector<float> weights);
   /// The mean of `losses`, those of a validation's micro-batches, by what their targets weigh.
   double weighted_mean(const std::vector<float>& losses, std::int64_t samples) const;
@@ -219,8 +219,8 @@ class Session {
   std::function<bool()> is_enough_ = [] { return false; }, lacks_data_ = is_enough_, is_save_due_ = is_enough_,
                         is_writing_ = is_enough_, wants_validation_ = is_enough_;
   Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (ranks, slots), i64 (kStatus)
-  Memory save_memory_;                         // of the host
-  Memory step_weight_;                         // f32 (1): of this rank's targets
+  Memory save_memory_;                         // memory of the host
+  Memory step_weight_;                         // f32 (1): weight of this rank's targets
   Memory local_weights_, all_weights_;         // as the losses
   std::int64_t allocations_seen_ = 0;
   std::int64_t waited_seen_ns_ = 0;  // the compute stream's

@@ -51,7 +51,7 @@ class StepReplay {
 
   Device& device_;
   CudaDevice* gpu_;                         // null: no GPU
-  std::optional<StepAgreement> agreement_;  // where there is one
+  std::optional<StepAgreement> agreement_;  // agreement of the ranks, where there is one
   std::unique_ptr<CudaGraph> graph_;
   std::uint64_t name_ = 0;                   // the graph's
   std::optional<Kind> captured_, enqueued_;  // the graph's; of the last step, if it was enqueued as ever

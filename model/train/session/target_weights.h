@@ -6,10 +6,10 @@
 
 namespace zs {
 
-/// What counts alike in a step's loss.
+/// Unit that counts alike in a step's loss.
 enum class LossPer : std::uint8_t { tokens, sequences };
 
-/// What the targets of a micro-batch weigh in its loss.
+/// Weights of the targets of a micro-batch in its loss.
 struct TargetWeights {
   std::vector<float> each;  ///< 0 where the target is kIgnoredTarget
   double all = 0;           ///< their sum: whole numbers, as exact as those

@@ -8,7 +8,8 @@
 
 namespace zs {
 
-/// What metrics.jsonl says of a step that took so long, but for its validation and the steps that were skipped.
+/// Metrics of a step that took so long, as metrics.jsonl has them, but for its validation and the steps that were
+/// skipped.
 StepMetrics step_metrics(const Config& config, std::int64_t step, const StepResult& result, double seconds);
 
 /// Error(non_finite) where a loss, or the norm of the gradients, is not finite: it names the micro-batch, its samples
