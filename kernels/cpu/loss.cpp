@@ -27,7 +27,7 @@ float row_max(const float* x, std::int64_t n) {
 double log_sum_exp(const float* x, std::int64_t n) {
   constexpr std::int64_t kChunk = 1024;
   float largest = -__FLT_MAX__;  // not -infinity: a chunk of nothing else adds 0
-  double total = 0;              // of e^(x - largest)
+  double total = 0;              // sum of e^(x - largest)
   for (std::int64_t begin = 0; begin < n; begin += kChunk) {
     const float* chunk = x + begin;
     const std::int64_t count = min_of(kChunk, n - begin);

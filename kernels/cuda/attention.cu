@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kRowTiles = 2, kWarpRows = 16 * kRowTiles;
 
-/// Of each of a lane's rows: the largest score so far, and this lane's part of the sum of exponentials.
+/// State of each of a lane's rows: the largest score so far, and this lane's part of the sum of exponentials.
 struct Softmax {
   float largest[kRowTiles][2], sums[kRowTiles][2];
 };
@@ -94,7 +94,7 @@ __device__ inline void attention_forward_block(const AttentionArgs& args) {
   constexpr int kQueries = kForwardShape<kHeadDim>.own, kKeys = kForwardShape<kHeadDim>.other;
   static_assert(kQueries == kAttentionThreads / kWarp * kWarpRows);
   const std::int64_t blocks = (args.time + kQueries - 1) / kQueries, pair = blockIdx.x / blocks;
-  const std::int64_t first = (blocks - 1 - blockIdx.x % blocks) * kQueries;  // those with most keys first
+  const std::int64_t first = (blocks - 1 - blockIdx.x % blocks) * kQueries;  // blocks with most keys first
   const std::int64_t end = first + kQueries < args.time ? first + kQueries : args.time;
   Words* const queries = dynamic_shared();
   const KeyTiles<kHeadDim, kKeys> tiles{queries + kQueries * kChunks<kHeadDim>,

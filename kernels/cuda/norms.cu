@@ -186,7 +186,7 @@ __device__ inline void norm_gradients(const LayerNormBackwardArgs& args) {
 
 }  // namespace
 
-/// Of rows that are held; of wider ones; of any, T of x and U of the parameters.
+/// Kernels for rows that are held; for wider ones; for any, T of x and U of the parameters.
 #define ZS_NORM_KERNELS(norm, wide_sums)                                                                        \
   ZS_KERNEL(zs_##norm##_norm_forward, LayerNormArgs, norm_forward<Norm::norm, HeldRow<T, kNormPacks>>(args))    \
   ZS_KERNEL_OF(zs_##norm##_norm_forward_wide, Bf16, Bf16, LayerNormArgs,                                        \

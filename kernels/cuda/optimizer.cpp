@@ -9,7 +9,7 @@
 namespace zs::cuda {
 namespace {
 
-/// What of the elements is known before they are reduced: see ReduceArgs.
+/// Facts about the elements that are known before they are reduced: see ReduceArgs.
 struct Known {
   const std::int32_t* exponent = nullptr;
   int shift = 0;
