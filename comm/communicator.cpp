@@ -19,7 +19,7 @@ bool overlap(const Buffer& a, const Buffer& b) {
   return !a.empty() && !b.empty() && first_a < first_b + b.bytes() && first_b < first_a + a.bytes();
 }
 
-/// `variant` tells apart what the name of the operation does not: reduction, root, reduction.
+/// `variant` distinguishes calls of one operation: reduction operator, root rank, or reduce mode.
 OpTag make_tag(std::string_view op, std::string_view unit, std::string_view variant, const Buffer& buffer) {
   OpTag tag;
   tag.elems = buffer.elems;
@@ -278,7 +278,7 @@ void Communicator::all_to_all(Stream& stream, std::string_view unit, Buffer in, 
 
 void Communicator::all_to_all_v(Stream& stream, std::string_view unit, RankParts in, RankParts out) {
   const std::string here = where("all_to_all_v", unit);
-  std::vector<std::int64_t> said;  // what this rank sends, then what it expects
+  std::vector<std::int64_t> said;  // counts that this rank sends, then those that it expects
   for (const RankParts* parts : {&in, &out}) {
     const char* const name = parts == &in ? "in" : "out";
     ZS_CHECK(static_cast<int>(parts->counts.size()) == size(), "{}: {} has {} counts, expected {}", here, name,

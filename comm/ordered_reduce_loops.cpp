@@ -79,8 +79,8 @@ struct Min {
 
 constexpr std::int64_t kBlockElems = 2048;  // the block of sums stays in the first-level cache
 
-/// How many parts one pass adds: each is a stream of memory of its own. With the first, those of eight ranks. One where
-/// no gradients are added: what is not timed is compiled in a third of the time.
+/// Number of parts that one pass adds: each is a stream of memory of its own. With the first, those of eight ranks. One
+/// where no gradients are added: what is not timed is compiled in a third of the time.
 constexpr std::size_t kMostPartsAPass = 7;
 template <class Acc, class Op>
 constexpr std::size_t kPartsAPass = std::is_same_v<Acc, float>&& std::is_same_v<Op, Sum<float>> ? kMostPartsAPass : 1;

@@ -6,7 +6,7 @@
 namespace zs {
 namespace {
 
-/// The same kind of error, which names the operation whose order was compared.
+/// Error of the same kind, which names the operation whose order was compared.
 template <class Kind>
 Kind of_operation(const OpTag& tag, const Kind& error) {
   return Kind(error.code(), fmt::format("{}: {}", tag.text(), error.what_happened()), error.where(),

@@ -29,7 +29,7 @@ constexpr int kCollapse = 25;
 constexpr std::int64_t kAllocatedAtOnce = std::int64_t{16} << 20, kCollapsedAtOnce = std::int64_t{64} << 20;
 constexpr double kLongestCollapse_s = 10;
 constexpr double kCollapseOfTimeout = 0.2;
-/// Of all ranks of a host together: a quarter of what an x86-64 process can address.
+/// Addresses of all ranks of a host together: a quarter of what an x86-64 process can address.
 constexpr std::int64_t kMostAddresses = std::int64_t{1} << 45;
 
 std::int64_t whole_pages(std::int64_t bytes) {
@@ -62,7 +62,7 @@ std::uintptr_t map_file(int fd, std::int64_t bytes, const std::string& what) {
     if (munmap(room, static_cast<std::size_t>(bytes + kHugePage)) != 0) errno = 0;
     throw error;
   }
-  // What is left over at both ends; the kernel takes back what it has just given.
+  // Pages left over at both ends; the kernel takes back what it has just given.
   if (base > begin && munmap(room, base - begin) != 0) errno = 0;
   const std::uintptr_t rest = base + static_cast<std::uintptr_t>(bytes);
   if (end > rest && munmap(reinterpret_cast<void*>(rest), end - rest) != 0) errno = 0;
@@ -109,10 +109,10 @@ void ask_for_huge_pages(std::byte* address, std::int64_t bytes, double longest_s
 
 }  // namespace
 
-/// What stands at the beginning of every rank's memory.
+/// Head of every rank's memory.
 struct ShmMemory::Head {
   std::uint64_t nonce;
-  AbortFlag abort_flag;  // of rank 0 only: the world's
+  AbortFlag abort_flag;  // in rank 0's memory only: the world's
 };
 
 ShmMemory::Descriptor::~Descriptor() {
