@@ -25,7 +25,7 @@ struct Access {
 
 constexpr std::size_t kNone = ~std::size_t{0};
 
-/// What happened to one range of addresses whose bytes have always been used alike, per stream, oldest first.
+/// History of one range of addresses whose bytes have always been used alike, per stream, oldest first.
 struct History {
   std::uint64_t end = 0;
   std::array<std::vector<Access>, kStreamRoles> reads, writes;

@@ -36,7 +36,7 @@ CheckpointManifest read_manifest(const std::string& folder) {
   return manifest;
 }
 
-/// Whether the folder is the only one with the checkpoint of another step than its name says. A damaged one says
+/// True if the folder is the only one with the checkpoint of another step than its name says. A damaged one says
 /// nothing.
 bool is_other_step(const std::string& root, std::int64_t step) {
   const std::string path = step_folder(root, step) + "/" + kManifestFile;
@@ -101,7 +101,7 @@ std::optional<Error> why_kept(const std::string& root, std::int64_t step, const 
     if (const std::string foreign = foreign_path(folder); !foreign.empty())
       return kept("this is not a checkpoint's, and stays", foreign);
     if (is_other_step(root, step)) return kept("this is the checkpoint of another step, and stays", folder);
-  } catch (const Error& error) {  // it may be good
+  } catch (const Error& error) {  // the checkpoint may be good
     return error;
   }
   return std::nullopt;

@@ -91,7 +91,7 @@ const char* name_of(FileOp op) {
 void FolderIo::make_folder(const std::string& path) const {
   tell(watch_, FileOp::make_folder, path);
   if (::mkdir(path.c_str(), kFolderMode) == 0) {
-    static_cast<void>(::chmod(path.c_str(), kFolderMode));  // where the file system has no modes it has none to set
+    static_cast<void>(::chmod(path.c_str(), kFolderMode));  // a file system without modes has none to set
     return;
   }
   const int error = errno;

@@ -172,7 +172,7 @@ class CheckpointSaver {
     io_.make_folder(writing_);
   }
 
-  /// What this rank writes, one segment after the other.
+  /// Copies what this rank writes, one segment after the other.
   void copy(const Buffer& held) const {
     std::int64_t at = 0;
     reader().for_each([&](const SavedSegment&, const Buffer& data) {
@@ -190,7 +190,7 @@ class CheckpointSaver {
     });
   }
 
-  /// The same from what was copied, by any thread, until `is_dropped`.
+  /// Writes what was copied, by any thread, until `is_dropped`.
   void write(const Buffer& held, const std::atomic<bool>& is_dropped) {
     const std::vector<std::int64_t> element_bytes = manifest_.element_bytes();
     write_file([&](DataFileWriter& file) {
@@ -266,7 +266,8 @@ class CheckpointSaver {
     if (!is_first()) return;
     try {
       io_.remove_folder(writing_);
-    } catch (const std::exception&) {  // it is ignored by its name, and removed by the next save that succeeds
+      // A folder that stays is ignored by its name, and removed by the next save that succeeds
+    } catch (const std::exception&) {
     }
   }
 

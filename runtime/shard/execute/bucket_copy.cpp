@@ -6,7 +6,7 @@
 namespace zs {
 namespace {
 
-/// Of one shard, in the order of the shard, as far as the part has it.
+/// Segments of one shard, in the order of the shard, as far as the part has it.
 std::vector<ShardSegment> segments_of(const UnitLayout& layout, const BucketPart& part, int shard) {
   std::vector<ShardSegment> segments = layout.segments(part.first + shard);
   std::erase_if(segments, [&](const ShardSegment& segment) { return segment.shard_offset >= part.shard_elems; });

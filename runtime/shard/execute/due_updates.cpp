@@ -32,7 +32,7 @@ void DueUpdates::update_next() {
   trace.set_phase("optimizer");
   try {
     update_(unit, due_.empty() ? std::nullopt : std::optional(due_.back()));
-  } catch (...) {  // of a device that has failed
+  } catch (...) {  // thrown by a device that has failed
     due_.clear();
     throw;
   }

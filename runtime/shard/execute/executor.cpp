@@ -152,7 +152,7 @@ Communicator& Executor::norm_comm() {
   return groups.norm ? *groups.norm : everybody_;
 }
 
-/// What the other ranks gather lies beside theirs, where the ranks can share memory.
+/// Acquires the memory that the other ranks gather: beside theirs, where the ranks can share memory.
 Memory Executor::acquire_shard(FlatParameter& unit, DType dtype, const char* label) {
   if (can_share(unit) && !gathers_in_two_steps(unit) && dtype == unit.precision.param &&
       unit.precision.gather_format == nullptr) {
@@ -161,7 +161,7 @@ Memory Executor::acquire_shard(FlatParameter& unit, DType dtype, const char* lab
   return comm_pool_.acquire(unit.layout->held_elems() * size_of(dtype), context_.stream(), label);
 }
 
-/// Whether the order of its shards is the order of its parameters, and nothing else has to be there.
+/// True if the order of the unit's shards is the order of its parameters, and nothing else has to be there.
 bool Executor::can_share(const FlatParameter& unit) const {
   return zero_copy_ && !unit.is_local() && !unit.comes_from_host() && !unit.layout->is_interleaved() &&
          unit.layout->whole_elems() == 0;

@@ -210,7 +210,7 @@ void GradReducer::release_gradient(FlatParameter& unit) {
 void GradReducer::clear(FlatParameter& unit) {
   unit.grad_is_written = unit.sum_is_written = false;
   if (unit.sum) unit.sum.release(reduction());
-  if (unit.host_grad && unit.grad) unit.grad.release(context_.stream());  // of an abandoned micro-batch
+  if (unit.host_grad && unit.grad) unit.grad.release(context_.stream());  // left by an abandoned micro-batch
   release_finished_sum();
 }
 

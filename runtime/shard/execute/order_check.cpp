@@ -219,7 +219,7 @@ void OrderCheck::settle(bool are_equal) {
 }
 
 void OrderCheck::begin_micro_batch() {
-  compare_if_due();  // of a step that nobody took the gradients of
+  compare_if_due();  // compares a step that nobody took the gradients of
   before_micro_batch_ = {hash_, operations_.size()};
 }
 

@@ -50,7 +50,7 @@ AdamW8bit::AdamW8bit(Executor& executor, const AdamWConfig& config)
   plan_exchanges();
 }
 
-/// The same numbers on every rank.
+/// Plans the exchanges, with the same numbers on every rank.
 void AdamW8bit::plan_exchanges() {
   const auto& units = executor().units();
   std::map<const Placement*, std::size_t> firsts;
@@ -166,7 +166,7 @@ void AdamW8bit::exchange_scales(const std::vector<Work>& works) {
     if (exchanges_.contains(first)) exchange_scales(works, first);
 }
 
-/// What a rank has nothing of counts as 0.
+/// Exchanges the scales; those that a rank has no part of count as 0.
 void AdamW8bit::exchange_scales(const std::vector<Work>& works, std::size_t first) {
   Context& context = executor().context();
   Exchange& exchange = exchanges_.at(first);

@@ -20,7 +20,7 @@ namespace zs {
 namespace {
 
 constexpr int kIterations = 5;
-/// Of X := a X + (b A + c A A) X, A = X X' (Jordan et al. 2024).
+/// Coefficients of X := a X + (b A + c A A) X, A = X X' (Jordan et al. 2024).
 constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f, kEps = 1e-7f;
 
 bool is_named(const std::vector<std::string>& patterns, const std::string& name) {
@@ -112,13 +112,13 @@ double flops(std::int64_t rows, std::int64_t cols) {
 struct Muon::Matrix {
   std::size_t unit, view;
   std::int64_t rows, cols;
-  Memory own = {};                                // of one that is held whole
-  std::shared_ptr<MatrixExchange> exchange = {};  // of one that is not
-  std::size_t place = 0;                          // in that
-  std::optional<Part> held = {};                  // what this rank holds of the weights and their state
+  Memory own = {};                                // memory of a matrix that is held whole
+  std::shared_ptr<MatrixExchange> exchange = {};  // exchange of one that is not
+  std::size_t place = 0;                          // its place in `exchange`
+  std::optional<Part> held = {};                  // part that this rank holds of the weights and their state
 
   std::int64_t numel() const { return rows * cols; }
-  /// What this rank holds of it.
+  /// Part of the matrix that this rank holds.
   Buffer part() const { return exchange ? exchange->part(place) : own.buffer(DType::f32, numel()); }
   /// Empty where another rank has it.
   Buffer whole() const { return exchange ? exchange->whole(place) : own.buffer(DType::f32, numel()); }
@@ -150,7 +150,7 @@ Optimizer::UnitUpdate Muon::unit_update() const {
   };
 }
 
-/// The same on every rank, of units that are updated together.
+/// Matrices of units that are updated together, alike on every rank.
 std::vector<Muon::Matrix> Muon::matrices(const std::vector<Apart>& units) {
   Context& context = executor().context();
   std::vector<Matrix> all;

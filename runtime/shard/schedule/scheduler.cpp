@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kBegin =
     "begin one first: micro_batch() of the model, or begin_micro_batch(), for training with Mode::train";
 
-/// Whether it holds what micro-batches have added so far, wherever that is.
+/// True if a gradient in this state holds what micro-batches have added so far, wherever that is.
 bool accumulates(GradState state) { return state != GradState::none && state != GradState::reducing; }
 
 template <class State>
@@ -315,7 +315,7 @@ std::vector<Action> Scheduler::end_micro_batch() {
   return actions;
 }
 
-/// Of a unit whose backward did not complete, or that had none.
+/// Reduces a unit whose backward did not complete, or that had none.
 void Scheduler::reduce_rest(std::vector<Action>& actions, int unit) {
   const Unit& target = unit_at(unit);
   resume(actions, unit);
