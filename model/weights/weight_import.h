@@ -20,7 +20,7 @@ class WeightImport {
   WeightImport(const std::string& path, const TensorMap& map, const std::vector<ParameterShape>& parameters,
                const std::string& what = "weights of this model");
 
-  /// Whether it has this parameter.
+  /// True if the files have this parameter.
   bool has(const std::string& parameter) const { return places_.contains(parameter); }
 
   /// A block of a parameter, row after row, as f32. Of a tied head that the files have beside the embedding, the values
@@ -31,7 +31,7 @@ class WeightImport {
   struct Part {
     std::string tensor;  // as the file names it
     FileDType dtype;
-    std::int64_t row, rows;  // of the parameter
+    std::int64_t row, rows;  // rows of the parameter
   };
   struct Place {
     std::vector<Part> parts;
@@ -53,7 +53,7 @@ class WeightImport {
 
   WeightFiles files_;
   std::map<std::string, Place> places_;
-  std::vector<float> columns_;  // of a transposed tensor, on their way
+  std::vector<float> columns_;  // columns of a transposed tensor, on their way
   std::vector<char> stored_;    // values on their way to f32
 };
 
