@@ -90,7 +90,7 @@ std::vector<std::string> files_below(const std::string& folder, const std::strin
   return std::move(listing.files);
 }
 
-/// What one pattern stands for, part by part.
+/// Search for what one pattern stands for, part by part.
 class PatternSearch {
  public:
   /// Looks for paths that begin with `base`, which is empty or ends in a slash.

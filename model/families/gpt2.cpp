@@ -45,7 +45,7 @@ std::string gelu_of(const HfConfig& config) {
   return "gelu_erf";
 }
 
-/// Where all parts have the same, that is model.dropout, so that this key alone changes them.
+/// Takes the dropout where all parts have the same: that is model.dropout, so that this key alone changes them.
 void take_dropout(const HfConfig& config, ModelConfig& model) {
   const auto read = [&](const char* key) {
     const double probability = config.number(key, 0.1);

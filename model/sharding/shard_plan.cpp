@@ -187,7 +187,7 @@ UnitPolicy ResolvedPlan::policy(const Unit& unit, const MixedPrecisionPolicy& ba
   MixedPrecisionPolicy precision = base;
   if (param != nullptr && *param->param != base.param) {
     precision.param = *param->param;
-    // What it takes from the others and gives to them is as theirs.
+    // Activations that it takes from the others and gives to them are as theirs.
     if (!base.output) precision.output = base.param;
     if (precision.param == DType::f32) {
       precision.reduce = DType::f32;

@@ -247,7 +247,7 @@ void Bpe::merge_short(std::vector<std::int32_t>& symbols, std::size_t begin) con
   std::size_t count = symbols.size() - begin;
   if (count < 2) return;
   std::int32_t* const ids = symbols.data() + begin;
-  std::array<const Merge*, kShortWord> found{};  // of symbol i and the next
+  std::array<const Merge*, kShortWord> found{};  // merge of symbol i and the next
   for (std::size_t i = 0; i + 1 < count; ++i) found[i] = find_merge(ids[i], ids[i + 1]);
   for (;;) {
     std::size_t best = count;
@@ -269,7 +269,7 @@ void Bpe::merge_short(std::vector<std::int32_t>& symbols, std::size_t begin) con
 struct Bpe::Queued {
   std::int32_t rank;
   std::uint32_t at;
-  std::int32_t left, right;  // what it was then
+  std::int32_t left, right;  // symbols as they were then
   bool operator<(const Queued& other) const { return rank != other.rank ? rank > other.rank : at > other.at; }
 };
 

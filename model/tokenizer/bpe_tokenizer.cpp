@@ -15,7 +15,7 @@ namespace {
 
 using StepKind = PreTokenizerStep::Kind;
 
-/// Whether the model gets words in GPT-2's alphabet.
+/// True if the model gets words in GPT-2's alphabet.
 bool check_byte_level(const TokenizerSpec& spec, const std::string& path) {
   const auto& steps = spec.pre_tokenizer;
   const auto is_byte_level = [](const PreTokenizerStep& step) { return step.kind == StepKind::byte_level; };
@@ -101,7 +101,7 @@ class BpeTokenizer::BpeEncoder : public Tokenizer::Encoder {
     return out;
   }
 
-  /// What a match is part of goes on to the next step.
+  /// Splits a text; what a match is part of goes on to the next step.
   void split(std::size_t index, std::string_view text, bool at_start) {
     const PreTokenizerStep& step = owner_.spec_.pre_tokenizer[index];
     const auto go_on = [&](std::size_t begin, std::size_t end) {
@@ -141,7 +141,7 @@ class BpeTokenizer::BpeEncoder : public Tokenizer::Encoder {
     const bool is_backward = step.behavior == SplitBehavior::merged_with_next;
     const std::size_t count = merged.size();
     std::vector<TextRange> joined;
-    bool previous = false;  // whether the range before, in the direction of merging, is a match
+    bool previous = false;  // the range before, in the direction of merging, is a match
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t at = is_backward ? count - 1 - i : i;
       const bool joins =
@@ -186,7 +186,7 @@ class BpeTokenizer::BpeEncoder : public Tokenizer::Encoder {
   Regex::Scratch scratch_;
   WordCache cache_;
   std::string normalized_;
-  std::vector<std::string> step_texts_;  // of each pre-tokenizer
+  std::vector<std::string> step_texts_;  // text of each pre-tokenizer
   std::vector<std::vector<TextRange>> step_ranges_;
   std::vector<std::int32_t>* out_ = nullptr;
 };
@@ -228,7 +228,7 @@ void BpeTokenizer::add_tokens() {
   }
 }
 
-/// What is found in a text, and decoded.
+/// Text of a token as it is found in a text, and decoded.
 std::string BpeTokenizer::text_of(const AddedToken& token) const {
   if (!token.normalized) return token.content;
   Regex::Scratch scratch;

@@ -101,7 +101,7 @@ class DocumentEncoder {
   const Tokenizer& tokenizer_;
   const std::vector<std::string>& files_;
   const std::size_t ahead_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::size_t started_ = 0, taken_ = 0;
   bool is_stopped_ = false;
@@ -126,7 +126,7 @@ std::string read_text_file(const std::string& path) {
   for (std::size_t have = 0; have < text.size() && problem == 0;) {
     const ssize_t count = ::read(descriptor, text.data() + have, text.size() - have);
     if (count > 0) have += static_cast<std::size_t>(count);
-    if (count == 0) text.resize(have);  // it has become shorter
+    if (count == 0) text.resize(have);  // the file has become shorter
     if (count < 0 && errno != EINTR) problem = errno;
   }
   ::close(descriptor);

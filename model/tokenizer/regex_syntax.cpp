@@ -11,8 +11,8 @@
 namespace zs {
 namespace {
 
-// What Oniguruma means, as members of a class. PCRE2's own \s has U+180E too, its \w lacks marks, and its \h is
-// something else.
+// Classes as Oniguruma means them, as members of a class. PCRE2's own \s has U+180E too, its \w lacks marks, and its \h
+// is something else.
 constexpr const char* kSpace = "\\t-\\r\\x{85}\\p{Z}";
 constexpr const char* kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
 constexpr const char* kWordAlone = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";  // and these, where no class is around it

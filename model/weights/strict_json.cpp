@@ -14,7 +14,7 @@ constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   refuse_weights(fmt::format("{}@{}", file, position), what);
 }
 
-/// What the library lets pass, or ends at.
+/// Checks for what the library lets pass, or ends at.
 void check_text(std::string_view text, const std::string& file, const char* what) {
   if (text.starts_with(kByteOrderMark)) refuse_at(file, 0, fmt::format("{} begins with a byte order mark", what));
   if (const auto nul = text.find('\0'); nul != text.npos) refuse_at(file, nul, fmt::format("{} has a NUL byte", what));
@@ -39,7 +39,7 @@ void parse_strictly(std::string_view text, const std::string& file, const char* 
 nlohmann::json parse_document(std::string_view text, const std::string& file) {
   constexpr int kDeepest = 128;
   check_text(text, file, "the file");
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::vector<std::set<std::string>> keys;  // keys of the objects that are open
   const auto look = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
     using Event = nlohmann::json::parse_event_t;
     if (depth > kDeepest) refuse_at(file, 0, fmt::format("the file nests deeper than {}", kDeepest));

@@ -59,7 +59,7 @@ void write_tensors(ParameterSource& source, const std::vector<ExportedTensor>& t
 void sync_folder(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) return;
-  ::fsync(descriptor);  // where a file system cannot, the rename is as durable as it gets
+  ::fsync(descriptor);  // without support of the file system, the rename is as durable as it gets
   ::close(descriptor);
 }
 

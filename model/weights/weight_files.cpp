@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::int64_t kLargestIndex = 100'000'000;
 
-/// What an index says: the file of each tensor, and how many bytes all of them have.
+/// Index of a model's files: the file of each tensor, and how many bytes all of them have.
 struct Index {
   std::map<std::string, std::string> file_of;
   std::optional<std::int64_t> total_bytes;

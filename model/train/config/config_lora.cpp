@@ -44,8 +44,8 @@ std::string found_adapter(const ConfigDraft& draft) {
   return fs::absolute(is_beside ? beside : path).lexically_normal().string();
 }
 
-/// What the folder says; what was given beside it must say the same. Its dropout is not of its weights: who gives 0
-/// goes on without.
+/// Takes what the folder says; what was given beside it must say the same. Its dropout is not of its weights: who gives
+/// 0 goes on without.
 void take_folder(ConfigDraft& draft, const LoraConfig& folder, const std::vector<LoraProduct>& products) {
   LoraConfig& lora = draft.config.lora;
   const auto compare = [&](const char* key, bool is_same, const std::string& given, const std::string& theirs) {
@@ -69,7 +69,7 @@ void take_folder(ConfigDraft& draft, const LoraConfig& folder, const std::vector
   lora.dropout = dropout;
 }
 
-/// Whether everything is known without the folder, as in the configuration that a run has left.
+/// True if everything is known without the folder, as in the configuration that a run has left.
 bool is_adapter_described(const ConfigDraft& draft) {
   return draft.is_given(kRank) && draft.is_given(kAlpha) && draft.is_given(kTargets);
 }

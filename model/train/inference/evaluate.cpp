@@ -19,7 +19,7 @@ namespace {
 
 using Batch = EvaluationBatches::Batch;
 
-/// What is evaluated: tokens that follow each other, or documents.
+/// Data that is evaluated: tokens that follow each other, or documents.
 struct EvaluationData {
   std::shared_ptr<const Corpus> corpus;
   std::int64_t first = 0, count = 0;
@@ -29,7 +29,7 @@ struct EvaluationData {
   std::int64_t tokens() const { return documents ? documents->windows() * documents->sequence() + 1 : count; }
   std::string digest() const { return documents ? documents->digest() : digest_of(*corpus, first, count); }
   SampleBatch read(const Batch& batch) const;
-  /// Of the targets of a micro-batch.
+  /// Number of targets of a micro-batch that count.
   std::int64_t counted(const Batch& batch) const;
 };
 
@@ -136,7 +136,7 @@ class Evaluation {
   Tensor losses_;  // (ranks)
 };
 
-/// What the device is planned for: each shape twice, since the second of equals finds other memory.
+/// Enqueues what the device is planned for: each shape twice, since the second of equals finds other memory.
 void enqueue_shapes(Session& session, const EvaluationBatches& batches, bool has_logits) {
   Evaluation evaluation(session);
   const auto use = has_logits ? Evaluation::UseLogits([](std::int64_t, const Tensor&) {}) : nullptr;
@@ -192,7 +192,7 @@ class LogitsFile {
   std::vector<float> rows_;
 };
 
-/// Of all targets, in the order of micro-batches, whoever computes them.
+/// Sum over all targets, in the order of micro-batches, whoever computes them.
 struct Sum {
   double loss = 0;
   std::int64_t targets = 0;
@@ -299,7 +299,7 @@ std::vector<EvaluationBatches::Batch> EvaluationBatches::shapes() const {
   std::vector<Batch> shapes;
   if (full_ > 0) shapes.push_back(at(0));
   for (std::int64_t i = full_; i < count(); ++i) shapes.push_back(at(i));
-  shapes.emplace_back();  // of a rank that has none left
+  shapes.emplace_back();  // shape of a rank that has none left
   return shapes;
 }
 

@@ -40,7 +40,7 @@ void Inference::plan(const std::function<void(Session&)>& work) {
   if (!model_.folder.empty()) weights_ = open_weights(config_, plan_);
   if (!model_.weights.empty()) weights_ = open_run_weights(model_.weights, plan_);
   check_memory();
-  check_threads(share_.threads - 1 + kStreamRoles);  // those that the device will start
+  check_threads(share_.threads - 1 + kStreamRoles);  // threads that the device will start
 }
 
 /// One rank of each host speaks for all of them, or each for its own GPU.

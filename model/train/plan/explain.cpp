@@ -80,7 +80,7 @@ class ListCheck {
       if (at == order_.size()) {
         warnings.push_back(fmt::format("{}{} runs first ({} of {}, {} is {}), so it is listed for nothing", begin,
                                        target.name, before + 1, order_.size(), unit.name, from + 1));
-      } else if (at < last && target.hook != latest->hook) {  // what one hook opens has no order
+      } else if (at < last && target.hook != latest->hook) {  // units that one hook opens have no order
         warnings.push_back(fmt::format("{}it runs before {} ({} and {} of {}), which is gathered first", begin,
                                        latest->name, at + 1, last + 1, order_.size()));
       } else {
@@ -89,7 +89,7 @@ class ListCheck {
       }
     }
   }
-  /// Of the unit's first turn from there on; the end: it has none.
+  /// Position of the unit's first turn from there on; the end: it has none.
   std::size_t position(const ResolvedPlan::Unit& unit, std::size_t from) const {
     const auto begin = order_.begin() + static_cast<std::ptrdiff_t>(std::min(from, order_.size()));
     return static_cast<std::size_t>(std::find(begin, order_.end(), unit.module->owner_unit()) - order_.begin());
@@ -172,7 +172,7 @@ std::vector<std::string> different_keys(const Config& a, const Config& b) {
   return keys;
 }
 
-/// What a key says is how fast and where, and with train.deterministic no bit of the weights depends on it.
+/// True if the key says how fast and where, and, with train.deterministic, no bit of the weights depends on it.
 bool is_free(const std::string& key) {
   constexpr std::array kTables = {"shard.", "plan.", "offload.", "comm.", "watchdog.", "run.", "checkpoint."};
   constexpr std::array kBits = {"shard.compress_gather", "shard.compress_reduce", "plan.param", "plan.reduce",

@@ -13,7 +13,7 @@
 namespace zs {
 namespace {
 
-/// What a setting may do otherwise than the configuration.
+/// Keys that a setting may change.
 constexpr const char* kFitKeys[] = {
     "train.micro_batch", "train.sequence",      "train.recompute", "shard.strategy",      "offload.weights",
     "offload.gradients", "offload.accumulator", "offload.moments", "offload.activations", "offload.resident_units"};
@@ -107,14 +107,14 @@ class Search {
       const TrainPlan plan = make_plan(demand.config, demand.plan);
       found->second = {plan.rank_bytes(), plan.step_peak_bytes,
                        largest_share(demand, plan.rank_bytes(), request_.budgets)};
-    } catch (const Error& error) {  // of a setting that does not go with the model
+    } catch (const Error& error) {  // thrown by a setting that does not go with the model
       if (settings_[setting].is_configured || error.code() != ExitCode::config) throw;
       found->second.share = std::numeric_limits<double>::infinity();
     }
     return found->second;
   }
 
-  /// Whether the row is to say for how many units the device keeps what the setting moves elsewhere: where it is not as
+  /// True if the row is to say for how many units the device keeps what the setting moves elsewhere: where it is not as
   /// configured what moves, or that number is "auto".
   bool chooses_units(const Config& config) const {
     const Config::Offload &now = config.offload, &set = configured_.offload;

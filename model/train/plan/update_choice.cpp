@@ -29,7 +29,7 @@ double best_ns(const Body& body) {
   return best;
 }
 
-/// Of AdamW for each byte that it reads or writes.
+/// Time of AdamW for each byte that it reads or writes.
 double host_ns_per_byte(int threads) {
   std::vector<float> memory(static_cast<std::size_t>(4 * kElems), 0.5f);
   const auto part = [&](std::int64_t i) {

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What the system says when there is no more room.
+/// Errors of the system when there is no more room.
 constexpr std::array kNoRoom = {ENOSPC, EDQUOT, EFBIG};
 
 std::string nearest_folder(const std::string& folder) {
@@ -90,7 +90,7 @@ void SpaceReserve::take(const std::string& folder, std::int64_t bytes, const std
 }
 
 void SpaceReserve::release() noexcept {
-  if (descriptor_ >= 0 && ::close(descriptor_) != 0) errno = 0;  // it held no data
+  if (descriptor_ >= 0 && ::close(descriptor_) != 0) errno = 0;  // the file held no data
   descriptor_ = -1;
 }
 

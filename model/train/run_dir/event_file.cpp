@@ -97,7 +97,7 @@ class RecordReader {
     at_ += std::ssize(head) + std::ssize(rest);
     return true;
   }
-  /// Where the last whole record ends.
+  /// End of the last whole record.
   std::int64_t end() const { return at_; }
 
  private:
@@ -161,7 +161,7 @@ EventFile::EventFile(std::string path, std::int64_t done)
 
 EventFile::~EventFile() { ::close(descriptor_); }
 
-/// What would follow a torn record could not be read.
+/// Cuts the file at a torn record, since what would follow it could not be read.
 void EventFile::go_on() {
   RecordReader records(descriptor_);
   for (std::string event; records.next(event);) continue;

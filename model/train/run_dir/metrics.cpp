@@ -30,7 +30,7 @@ std::string json_number(Float value) {
 constexpr std::string_view kBegin = "{\"step\": ";
 constexpr std::size_t kLongestLine = 16384, kReadBytes = 64 << 10;
 
-/// Of a line as to_json writes it; -1 for any other.
+/// Step of a line as to_json writes it; -1 for any other.
 std::int64_t step_of_line(std::string_view line) {
   if (!line.starts_with(kBegin) || !line.ends_with('}')) return -1;
   std::int64_t step = -1;
@@ -38,7 +38,7 @@ std::int64_t step_of_line(std::string_view line) {
   return step;
 }
 
-/// Whether a log may have written the line, or the begin of it.
+/// True if a log may have written the line, or the begin of it.
 bool may_be_line(std::string_view line) {
   const std::size_t common = std::min(line.size(), kBegin.size());
   return line.size() <= kLongestLine && line.substr(0, common) == kBegin.substr(0, common);
@@ -153,7 +153,7 @@ std::int64_t MetricsLog::bytes() const {
   return status.st_size;
 }
 
-/// Where power was lost there may be zeros in place of the last lines.
+/// True if the rest may be lost: after a loss of power there may be zeros in place of the last lines.
 bool MetricsLog::is_lost(std::int64_t from) const {
   constexpr std::int64_t kMost = std::int64_t{64} << 20;
   return bytes() - from <= kMost;

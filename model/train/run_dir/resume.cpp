@@ -22,9 +22,9 @@ constexpr const char* kTrainTokens = "data.train_tokens";
 constexpr const char* kTrainDigest = "data.train_digest";
 constexpr const char* kValidationDigest = "data.validation_digest";
 constexpr const char* kTrainFiles = "data.train_files";
-constexpr const char* kKeep = "checkpoint.keep";  // what it removes is gone
+constexpr const char* kKeep = "checkpoint.keep";  // key whose change cannot bring back what was removed
 
-// What the state was made with and makes no sense without; the order of data, and what its elements mean.
+// Keys that the state was made with and makes no sense without; the order of data, and what its elements mean.
 constexpr std::array<std::string_view, 15> kRefused = {
     "data.kind",      "data.format",    "data.weights", "train.global_batch", "train.sequence",
     "train.seed",     "train.beta1",    "train.beta2",  "train.eps",          "train.optimizer",
@@ -34,7 +34,7 @@ constexpr std::array<std::string_view, 2> kRefusedTables = {"model.", "lora."};
 constexpr std::array<std::string_view, 5> kNamed = {"model.dropout", "model.embedding_dropout",
                                                     "model.attention_dropout", "model.residual_dropout",
                                                     "model.pad_token_id"};
-// What says where and how fast, not what. Files may move: their names, their length and what they hold are compared
+// Keys that say where and how fast, not what. Files may move: their names, their length and what they hold are compared
 // instead.
 constexpr std::array<std::string_view, 20> kFree = {"name",
                                                     "lora.path",
@@ -122,7 +122,7 @@ bool is_same_folder(const std::string& a, const std::string& b) {
   return fs::equivalent(a.empty() ? "." : a, b, failed);
 }
 
-/// What a save or a removal that was killed has left may be whole, but whoever goes on removes it.
+/// Checks that no save or removal that was killed has left it: that may be whole, but whoever goes on removes it.
 void check_no_leftover(const fs::path& path) {
   const std::string name = path.filename().string();
   for (const std::string_view suffix : {kWritingSuffix, kRemovingSuffix}) {
@@ -165,7 +165,7 @@ void check_apart(const std::string& checkpoint, const std::string& run_dir) {
               checkpoint, "set another run.dir");
 }
 
-/// Where the run's checkpoints are; empty when it has none yet.
+/// Directory of the run's checkpoints; empty when it has none yet.
 std::string latest_place(const ResumeRequest& request) {
   if (!request.run_dir.empty()) return request.run_dir;
   return latest_run_dir(request.name,

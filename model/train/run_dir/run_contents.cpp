@@ -104,7 +104,7 @@ void remove_leftovers(const fs::path& dir) {
     std::error_code failed;
     if (of && (*of == kConfigFile || *of == kWeightsFile || *of == kReportFile) &&
         fs::is_regular_file(fs::symlink_status(dir / name, failed)))
-      fs::remove(dir / name, failed);  // where it stays it is in nobody's way
+      fs::remove(dir / name, failed);  // a file that stays is in nobody's way
   }
 }
 

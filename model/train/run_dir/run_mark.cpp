@@ -56,8 +56,8 @@ class PlainFile {
   int descriptor_;
 };
 
-/// Of a regular file: its length, and a hash of its begin and end. Empty for anything else, and for what cannot be
-/// read.
+/// Fingerprint of a regular file: its length, and a hash of its begin and end. Empty for anything else, and for what
+/// cannot be read.
 std::string fingerprint(const std::string& path) {
   constexpr off_t kPart = 64 << 10;
   PlainFile file(path, O_RDONLY);
@@ -103,7 +103,7 @@ void RunMark::begin(const std::string& name) {
 
 void RunMark::wrote(const std::string& name) {
   const std::string now = fingerprint(path(name));
-  if (now.empty()) return;  // it is gone already: whatever comes there is not the run's
+  if (now.empty()) return;  // the file is gone already: whatever comes there is not the run's
   append(name + " " + now);
   entries_[name] = now;
 }

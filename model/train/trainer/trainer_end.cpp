@@ -1,4 +1,4 @@
-// How a run stops and ends: who asks it to, what is saved then, and what is kept ready for that.
+// End of a run, and how it stops: who asks it to, what is saved then, and what is kept ready for that.
 
 #include <algorithm>
 #include <cmath>
@@ -19,7 +19,7 @@
 namespace zs {
 namespace {
 
-/// Of a tensor, in the header of a safetensors file; of a segment, in a checkpoint's manifest and its padding.
+/// Bytes of a tensor in the header of a safetensors file; of a segment in a checkpoint's manifest and its padding.
 constexpr std::int64_t kHeaderBytes = 160, kSegmentBytes = 200;
 
 double elapsed_s(TimeLimit::Clock::time_point start) {
