@@ -194,7 +194,7 @@ class Communicator {
   virtual bool adds(DType /*dtype*/) const { return true; }
   /// True if the next two functions are there, for buffers where they lie: else nothing travels as int8.
   virtual bool can_pack() const { return true; }
-  /// As KernelTable's pack_int8 and reduce_int8: elements (slices, n), packed u8, one part after the
+  /// Pack and reduce, as KernelTable's pack_int8 and reduce_int8: elements (slices, n), packed u8, one part after the
   /// other.
   virtual void pack(Buffer packed, Buffer elements, int slices);
   virtual void reduce_packed(Buffer out, Buffer packed, int parts, bool accumulate);
@@ -217,7 +217,7 @@ class Communicator {
     info.pinned_bytes = pinned_bytes(in, out);
     return info;
   }
-  /// On the stream's thread: `run` with its record.
+  /// Performs `run`, with its record, on the stream's thread.
   template <class Run>
   void perform(ExecContext& exec, const Ticket& ticket, const Run& run);
   BufferRaceCheck make_race_check(const Ticket& ticket) const;

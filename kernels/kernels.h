@@ -175,7 +175,7 @@ enum class GeluKind : std::uint8_t { tanh, erf };
 struct KernelScratch {
   std::int64_t (*matmul)(const MatmulDims& dims);
   std::int64_t (*bias_backward)(std::int64_t rows, std::int64_t width);
-  /// Here and below of rms_norm, too.
+  /// Scratch of layer_norm, and of rms_norm too.
   std::int64_t (*layer_norm_forward)(std::int64_t width);
   std::int64_t (*layer_norm_backward)(std::int64_t rows, std::int64_t width);
   /// Forward or backward.

@@ -19,7 +19,7 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
   void write(const void* data, std::size_t bytes);
-  /// In the place of bytes that are written already.
+  /// Overwrites bytes that are written already.
   void overwrite(std::size_t offset, const void* data, std::size_t bytes);
   void commit();
   /// Commits without syncing: quick, and a loss of power may take the file.

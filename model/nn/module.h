@@ -41,8 +41,8 @@ class Module {
 
   /// Makes this module the unit, which its forward opens.
   void attach(ShardedRuntime* runtime, int unit);
-  /// Its forward opens these units of its owner instead, parents before children: a hook of theirs, whose own forwards
-  /// then open none.
+  /// Makes the forward open these units of its owner instead, parents before children: a hook of theirs, whose own
+  /// forwards then open none.
   void open(std::vector<int> units);
   const std::vector<int>& opened() const { return opened_; }
   /// Makes this module a part of the unit, whose precision is its own too.
@@ -60,13 +60,13 @@ class Module {
   const std::optional<UnitPolicy>& own_policy() const { return own_policy_; }
   void set_own_policy(const UnitPolicy& policy);
 
-  /// Instead of what shard_by_plan() does by the plan, for the root of a model that knows better: adds all of the
-  /// runtime's units and is true, or does nothing.
+  /// Shards the model instead of what shard_by_plan() does by the plan, for the root of a model that knows better: adds
+  /// all of the runtime's units and is true, or does nothing.
   virtual bool shard_itself(ShardedRuntime&, const Plan&) { return false; }
   /// Sets the lists of what is gathered ahead, as shard_itself, once the units are there.
   virtual bool set_prefetch_lists(ShardedRuntime&, const ResolvedPlan&) { return false; }
 
-  /// For who uses the module's parameters: while the scope lives, those of its unit are unsharded.
+  /// Opens the module for whoever uses its parameters: while the scope lives, those of its unit are unsharded.
   ForwardScope enter() const { return {owner_, units_to_open()}; }
   /// Casts a tensor that comes in from other units, before it meets this one's parameters: where the unit's precision
   /// asks for it.

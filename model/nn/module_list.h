@@ -14,7 +14,7 @@ class ModuleList : public Module {
  public:
   explicit ModuleList(std::string path) : Module(std::move(path)) {}
 
-  /// Behind those that are there. args: of M's constructor, behind the path.
+  /// Adds a module after those that are there. args: of M's constructor, after the path.
   template <class... Args>
   M& add(Args&&... args) {
     modules_.push_back(&make_child<M>(std::to_string(modules_.size()), std::forward<Args>(args)...));

@@ -23,9 +23,9 @@ class Scratch {
   /// `label`: what the blocks are counted as.
   explicit Scratch(Pool& pool, std::string label = "scratch") : pool_(pool), label_(std::move(label)) {}
 
-  /// At least `bytes` for the op that is enqueued next on `stream`; empty when that needs none.
+  /// Reserves at least `bytes` for the op that is enqueued next on `stream`; empty when that needs none.
   Buffer reserve(Stream& stream, std::int64_t bytes);
-  /// So much for each stream of the device, before it is needed.
+  /// Reserves so much for each stream of the device, before it is needed.
   void reserve(Device& device, const ScratchBytes& bytes);
   ScratchBytes bytes() const;
   /// Gives the blocks back: while the streams still live.

@@ -11,8 +11,8 @@
 
 namespace zs {
 
-/// From the gradient of an op's output: the gradients of its inputs, in their order, each of its input's shape and
-/// dtype; that of an input which wants none is not looked at, and one that wants one and gets none is given
+/// Function from the gradient of an op's output to the gradients of its inputs, in their order, each of its input's
+/// shape and dtype; that of an input which wants none is not looked at, and one that wants one and gets none is given
 /// no_gradient(). Of each trained parameter it gives its share, by Parameter::add_grad or grad_target, zeros included.
 /// Captures what it saved; runs once.
 using Backward = std::function<std::vector<Tensor>(const Tensor& grad_output)>;

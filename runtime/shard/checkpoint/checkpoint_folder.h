@@ -31,8 +31,8 @@ std::vector<std::int64_t> list_checkpoints(const std::string& root);
 /// Filter of steps that were written by whoever removes: all of them, where nothing is said.
 using StepFilter = std::function<bool(std::int64_t step)>;
 
-/// Why ROOT/step-N is not to be removed: it is not `is_own`, holds another step, or something that no save has written.
-/// Nothing: it may be.
+/// Reason why ROOT/step-N is not to be removed: it is not `is_own`, holds another step, or something that no save has
+/// written. Nothing: it may be.
 std::optional<Error> why_kept(const std::string& root, std::int64_t step, const StepFilter& is_own = {});
 
 /// Removes the oldest checkpoints until `keep` are left (0: keeps all), and what saves and removals that were killed

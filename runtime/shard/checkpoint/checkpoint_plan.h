@@ -55,7 +55,7 @@ class SegmentIndex {
 
   /// True if every element of the tensor was saved exactly once.
   bool is_complete(std::int64_t tensor) const;
-  /// In the order of elements. The tensor is complete and holds the range, which is one run.
+  /// Finds the parts to read, in the order of elements. The tensor is complete and holds the range, which is one run.
   std::vector<ReadPart> find(const ElementRange& wanted) const;
 
  private:

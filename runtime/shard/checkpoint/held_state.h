@@ -39,7 +39,7 @@ struct HeldKind {
   bool is_of(std::size_t parameter) const { return has.empty() || has.at(parameter); }
 };
 
-/// Without an optimizer: of the weights. What are copies is enqueued.
+/// State of a unit, by kind; without an optimizer that of the weights. What are copies is enqueued.
 std::vector<HeldKind> unit_state(Executor& executor, const Optimizer* optimizer, std::size_t unit);
 /// Enqueues the writing of what became of the shards, where they are a copy.
 void store_unit_state(Executor& executor, const Optimizer& optimizer, std::size_t unit, const HeldKind& state);

@@ -11,7 +11,7 @@
 
 namespace zs {
 
-/// Alike on every rank.
+/// Options of a state by name, alike on every rank.
 struct StateOptions {
   bool whole = false;    ///< whole tensors, gathered unit by unit; else this rank's parts, without communication
   bool on_host = false;  ///< copies in the host's memory; with `whole` no more than one unit at a time is on the device
@@ -40,7 +40,7 @@ struct StateByName {
 /// but copies of what a disk keeps.
 StateByName state_by_name(const TrainingState& state, const StateOptions& options = {});
 
-/// Alike on every rank.
+/// Options of a load, alike on every rank.
 struct LoadOptions {
   bool strict = true;  ///< the names are those of the state, all of them and no others; else what is there is loaded
   std::optional<int> only_rank =

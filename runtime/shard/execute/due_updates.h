@@ -19,7 +19,8 @@ class DueUpdates {
 
   explicit DueUpdates(Context& context) : context_(context) {}
 
-  /// In the order in which the units were gathered since the last time, or, where they were not, as given.
+  /// Leaves the units' updates, in the order in which the units were gathered since the last time, or, where they were
+  /// not, as given.
   void leave(std::vector<int> units, Update update);
   /// A gather of the unit is about to be enqueued: its update comes before, and those that it is behind.
   void before_gather(int unit);

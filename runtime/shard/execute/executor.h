@@ -68,8 +68,8 @@ class Executor {
   /// Compute has updated the unit's masters, which are not gathered any more before the step ends, and its gradient is
   /// done with.
   void updated_in_backward(int unit);
-  /// From now on gradients are there from a unit's reduction until updated_in_backward. UsageError of `owner` where the
-  /// masters cannot be updated in backward.
+  /// Makes gradients transient: they are there from a unit's reduction until updated_in_backward. UsageError of `owner`
+  /// where the masters cannot be updated in backward.
   void make_gradients_transient(std::string_view owner);
   bool has_transient_gradients() const { return !units_.empty() && units_.front().has_transient_grad; }
   /// Whoever has made them so is gone; they are always there again as soon as an optimizer keeps them.
@@ -116,7 +116,7 @@ class Executor {
   DueUpdates& due_updates() { return due_updates_; }
   /// Link by which shards that the host keeps come and go.
   HostLink& link() { return link_; }
-  /// For an UnshardScope: what moves whole units, and what looks at what is written there.
+  /// Services for an UnshardScope: what moves whole units, and what looks at what is written there.
   ScopeTransfer& transfer() { return transfer_; }
   WriteCheck& write_check() { return write_check_; }
   /// The masters of a unit, which is sharded, are written by compute work between the two. `with_others`: collective,
@@ -159,7 +159,7 @@ class Executor {
   }
   /// Scheme of units without a placement of their own.
   const ShardScheme& scheme() const { return placements_.front()->scheme; }
-  /// For small reductions on the compute stream, over all ranks: losses.
+  /// Communicator over all ranks for small reductions on the compute stream: losses.
   Communicator& compute_comm() { return everybody_; }
   /// Communicator for norms: over the ranks that together hold each master weight once, or, where those are not the
   /// same for every unit, over all ranks, of which `counts_in_norm` then says whose segments of a unit make up the
@@ -216,7 +216,7 @@ class Executor {
   bool has_mixed_norms_ = false, checks_all_written_ = false, has_initial_weights_ = true;
   std::vector<Event> held_for_;
   std::map<int, std::function<void(int unit)>> reduced_hooks_;  // in the order in which they came
-  int hooks_ = 0;                                               // so many came
+  int hooks_ = 0;                                               // number of hooks that came
   std::vector<int> reported_;                                   // units, in this step
   std::optional<int> updated_;                                  // a unit, in backward of this step
 };

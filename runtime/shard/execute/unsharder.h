@@ -14,10 +14,10 @@ class Unsharder {
  public:
   Unsharder(Context& context, Pool& pool, HostLink& link) : context_(context), pool_(pool), link_(link) {}
 
-  /// From the master shards.
+  /// Gathers from the master shards.
   void gather(FlatParameter& unit);
-  /// By way of the small group's shards, which are the master slices of the same place in all groups, one after the
-  /// other.
+  /// Gathers by way of the small group's shards, which are the master slices of the same place in all groups, one after
+  /// the other.
   void two_level_gather(FlatParameter& unit);
   void gather_secondary(FlatParameter& unit);
   void wait_gathered(FlatParameter& unit);

@@ -12,7 +12,7 @@ namespace zs {
 /// Effect of an update on the elements of a group of parameters that had a gradient.
 struct LostShare {
   std::string group;
-  double elems = 0;              ///< whose gradient was not 0
+  double elems = 0;              ///< number of elements whose gradient was not 0
   double masters = 0;            ///< share of these whose f32 weight is as it was
   std::optional<double> copies;  ///< as `masters`, of the weights that are computed with, where some of these are bf16
   bool operator==(const LostShare&) const = default;
@@ -30,7 +30,7 @@ class LostUpdates {
 
   /// Ahead of an update, behind the last micro-batch.
   void begin();
-  /// Behind it. Collective.
+  /// Ends the comparison, after the update. Collective.
   void end();
   /// Shares of the last update that was metered, groups without elements left out. Waits for the device.
   std::vector<LostShare> shares() const;

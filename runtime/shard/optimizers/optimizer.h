@@ -52,7 +52,8 @@ OptimizerOptions shared_options(const Config& config) {
 /// Form of a state, in memory and in checkpoints.
 struct StateForm {
   DType dtype = DType::f32;
-  std::int64_t block_elems = 1;  ///< so many of a parameter's elements, counted from its first, have one of the state
+  /// Number of a parameter's elements, counted from its first, that have one element of the state
+  std::int64_t block_elems = 1;
   bool operator==(const StateForm&) const = default;
 };
 
@@ -115,7 +116,7 @@ class Optimizer {
   const std::string& kind() const { return kind_; }
   /// Names of the state in checkpoints: "adamw.m", "adamw.v", and kAverage.
   const std::vector<std::string>& state_names() const { return state_names_; }
-  /// One of it, of a unit's master weights, f32 (held_elems): with `updates` it is all of the state. Of a state that
+  /// One state of a unit's master weights, f32 (held_elems): with `updates` it is all of the state. For a state that
   /// every parameter of the unit has.
   Buffer state(std::size_t which, std::size_t unit) const;
   /// True if a parameter of a unit has that state.
@@ -174,7 +175,7 @@ class Optimizer {
     Buffer scalars;             ///< as StepScalars
     float weight_decay;
     ElementRuns part;  ///< place of these elements in the parameter
-    /// As kernels that have two moments at most take them.
+    /// Ranges, as kernels that have two moments at most take them.
     static std::vector<UpdateRange> ranges_of(const std::vector<Slice>& slices);
     /// Scalars on a CPU device.
     const StepScalars& step() const { return *static_cast<const StepScalars*>(scalars.data); }
@@ -246,12 +247,12 @@ class Optimizer {
     std::vector<Memory> state;
     std::vector<Range> held;                   // ranges that are updated here
     std::vector<std::vector<bool>> has_state;  // by state and parameter
-    std::vector<std::int64_t> updates;         // for each parameter
-    std::vector<float> lr_scales;              // for each parameter
-    std::vector<std::int64_t> slots;           // for each parameter that the last update is of; else kNotUpdated
+    std::vector<std::int64_t> updates;         // updates of each parameter
+    std::vector<float> lr_scales;              // scale of each parameter's learning rate
+    std::vector<std::int64_t> slots;           // slot of each parameter that the last update is of; else kNotUpdated
   };
   static constexpr std::int64_t kNotUpdated = -1;
-  struct Slot {  // whose scalars are alike
+  struct Slot {  // parameters whose scalars are alike
     std::int64_t updates;
     float lr_scale;
     auto operator<=>(const Slot&) const = default;
@@ -293,7 +294,7 @@ class Optimizer {
   void start_updates_on_host();
   void bring_scalars();
   HostWork host_work(std::size_t unit, const Held& held, const Buffer& copy) const;
-  /// Behind bring_scalars(); `is_last`: of those that come one after the other.
+  /// Updates the unit, after bring_scalars(); `is_last`: of those that come one after the other.
   void update_on_host(std::size_t unit, bool is_last);
   void update_on_host_now(const std::vector<std::size_t>& units);
   Held held_of(std::size_t unit, const HostLink::Window& window) const;
@@ -305,7 +306,7 @@ class Optimizer {
   void report_skipped();
   void set_slots();
   std::int64_t place_of(const Slot& slot) const;
-  /// With which the average of a slot's parameters is updated, behind all others.
+  /// Scalars with which the average of a slot's parameters is updated, after all others.
   Buffer average_scalars(std::int64_t slot) const {
     return every_scalars().slice((slot_count() + slot) * kScalars, kScalars);
   }

@@ -45,11 +45,11 @@ enum class Strategy : std::uint8_t {
   hsdp,           ///< zero3 within groups of `group_size` ranks, the groups replicas of each other
   nested,         ///< optimizer state over all ranks, parameters within groups of `group_size`
 };
-/// Their names, for messages.
+/// Names of the strategies, for messages.
 inline constexpr std::string_view kStrategies = "ddp|zero1|zero2|zero3|shard_grad_op|hsdp|nested";
 /// "zero3"
 const char* name_of(Strategy strategy);
-/// By its name; an unknown one is an Error(config).
+/// Strategy of this name; an unknown one is an Error(config).
 Strategy strategy_of(std::string_view name);
 
 /// The axes over which the parts of a unit are cut. A list names axes from the most significant: of {"node", "group"},
@@ -85,8 +85,8 @@ struct SchemeOptions {
 /// where hosts have not equally many ranks, or not one after the other.
 SchemeOptions with_host_groups(SchemeOptions options, const std::vector<int>& host_of_rank);
 
-/// Over which axes of a mesh the parts of a unit are sharded, for one rank. All known schemes of data parallelism
-/// differ in these lists only (docs/sharding.md). A value.
+/// Scheme that says over which axes of a mesh the parts of a unit are sharded, for one rank. All known schemes of data
+/// parallelism differ in these lists only (docs/sharding.md). A value.
 class ShardScheme {
  public:
   using Axes = MeshAxes;

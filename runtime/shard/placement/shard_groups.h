@@ -46,7 +46,7 @@ struct ShardGroups {
       whole;  ///< reduce stream: the ranks that share one set of masters, where `reduce` is over others
   std::shared_ptr<Communicator>
       norm;  ///< the ranks that share one set of master weights, compute stream; null: all ranks
-  /// On the reduce stream, over the ranks that share one set of master weights.
+  /// Communicator on the reduce stream over the ranks that share one set of master weights.
   Communicator& over_masters() const { return whole ? *whole : *reduce; }
   /// The axes that each group is over; none where the scheme has no use for it.
   struct Over {

@@ -21,7 +21,7 @@ struct FlatView {
   std::int64_t offset = 0, numel = 0;
   bool has_decay = true;
   Init init;
-  int dim = 0;            ///< over which it is sharded, where parameters are sharded one by one
+  int dim = 0;            ///< dim over which it is sharded, where parameters are sharded one by one
   bool is_whole = false;  ///< every rank holds all of it between uses too
 };
 
@@ -29,7 +29,7 @@ struct FlatView {
 /// begin `stride` apart in the view. Where there are several, all strides together are the view.
 struct ShardSegment {
   std::size_t view;           ///< index into UnitLayout::views()
-  std::int64_t shard_offset;  ///< in the shard
+  std::int64_t shard_offset;  ///< index of the first element, in the shard
   std::int64_t view_offset;   ///< index of the first element, in the view
   std::int64_t count, run, stride;
 
@@ -86,7 +86,7 @@ class UnitLayout {
   static std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
   }
-  /// With its offset still to be said.
+  /// View of a parameter, with its offset still to be said.
   static FlatView view_of(const Parameter& parameter);
   struct Range {
     std::int64_t begin, end;
@@ -108,7 +108,7 @@ enum class Layout : std::uint8_t {
 inline constexpr std::string_view kLayouts = "flat|per_parameter";
 const char* name_of(Layout layout);
 
-/// On which dim a parameter is sharded; negative counts from the last. Alike on every rank.
+/// Dim on which a parameter is sharded; negative counts from the last. Alike on every rank.
 using ChooseDim = std::function<int(std::string_view name, const Shape& shape)>;
 
 struct LayoutOptions {

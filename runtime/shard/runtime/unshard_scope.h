@@ -9,7 +9,7 @@
 
 namespace zs {
 
-/// Alike on every rank.
+/// Options of an UnshardScope, alike on every rank.
 struct UnshardOptions {
   bool recurse = true;      ///< units below the module too; else its own. Lists of units are taken as they are
   bool writes_back = true;  ///< at the end; false: for reading, and what is written all the same is a LostWrite

@@ -49,7 +49,7 @@ struct UnitSchedule {
   };
   Kept kept = Kept::none;
   enum class Final : std::uint8_t { none, last, every };
-  Final final_step = Final::none;  ///< after the reductions of which micro-batches `finish` follows
+  Final final_step = Final::none;  ///< micro-batches after whose reductions `finish` follows
 };
 
 /// The pure state machine of sharding: hooks go in, actions come out. It touches no device and no communicator. Unit 0
@@ -71,20 +71,21 @@ class Scheduler {
   /// The unit's forward runs again, within the backward of what came after it: it is unsharded and stays so until its
   /// own backward is complete. No part of the recorded order.
   std::vector<Action> before_recompute(int unit);
-  /// Before the first backward work of the unit; later calls in the same micro-batch ask for nothing.
+  /// Begins the unit's backward: call before its first backward work; later calls in the same micro-batch ask for
+  /// nothing.
   std::vector<Action> before_backward(int unit);
   /// All gradients of the unit are enqueued.
   std::vector<Action> after_backward(int unit);
   /// Reshards what is left (mis-aimed prefetches, units without backward), reduces what is left, and after the last
   /// micro-batch releases every gradient buffer.
   std::vector<Action> end_micro_batch();
-  /// By hand, within a micro-batch or outside: starts a gather, waits for it, frees the unit. Nothing where that is so
-  /// already; a unit in its own forward or backward is not freed.
+  /// Unshard and reshard by hand, within a micro-batch or outside: start a gather, wait for it, free the unit. Nothing
+  /// where that is so already; a unit in its own forward or backward is not freed.
   std::vector<Action> start_unshard(int unit);
   std::vector<Action> wait_unshard(int unit);
   std::vector<Action> reshard(int unit);
-  /// After an exception: forgets the open micro-batch; everything back to sharded. Whole gradients that it has added to
-  /// go, and sums that it has reduced to; those of earlier micro-batches alone stay. `of_step`: they go too.
+  /// Abandons the open micro-batch after an exception; everything is back to sharded. Whole gradients that it has added
+  /// to go, and sums that it has reduced to; those of earlier micro-batches alone stay. `of_step`: they go too.
   std::vector<Action> abandon(bool of_step = false);
   /// Units that the open micro-batch has reduced.
   std::vector<int> reduced() const;
@@ -223,7 +224,7 @@ class Scheduler {
   std::deque<int> reducing_;             // oldest first
   std::deque<int> deferred_;             // units whose buffers were set aside, oldest first
   std::int64_t changes_ = 0;
-  std::optional<int> delayed_;  // its gradients are complete, its reduction is not asked for
+  std::optional<int> delayed_;  // unit whose gradients are complete, and whose reduction is not asked for
   std::vector<std::string> deviations_, unused_gathers_;
 };
 
