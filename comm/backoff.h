@@ -22,7 +22,8 @@ class Backoff {
  public:
   static constexpr std::chrono::microseconds kLongestSleep{100};
 
-  /// With a longer `longest_sleep` than the usual one it does without yields: what it waits for is slow.
+  /// Makes a backoff; with a longer `longest_sleep` than the usual one it does without yields: what it waits for is
+  /// slow.
   explicit Backoff(double timeout_s, std::chrono::microseconds longest_sleep = kLongestSleep)
       : timeout_s_(timeout_s), longest_sleep_(longest_sleep) {
     restart();

@@ -19,7 +19,7 @@ struct OpView {
   bool operator==(const OpView&) const = default;
 };
 
-/// From when on a host that has sent before counts as silent: messages get lost.
+/// Seconds after which a host that has sent before counts as silent: messages get lost.
 inline constexpr double kSilentAfter_s = 3;
 
 /// State that is known of one rank at a moment.

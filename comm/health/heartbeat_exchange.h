@@ -17,7 +17,7 @@
 
 namespace zs {
 
-/// As the system has it, or "unknown host".
+/// Name of this host, as the system has it, or "unknown host".
 std::string name_of_host();
 
 /// Heartbeats between the watchdogs of a job's hosts, by UDP: each host sends the status of its own ranks to the first

@@ -43,7 +43,7 @@ class PeerProcess {
 
   int rank() const { return rank_; }
   int pid() const { return pid_; }
-  /// Its parent's, as it was found.
+  /// Parent of the process, as it was found.
   int parent() const { return parent_; }
   const StatusPage* page() const { return page_; }
   bool has_ended() const;

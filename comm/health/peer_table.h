@@ -35,7 +35,7 @@ class PeerTable {
   bool reporter_has_ended() const;
   /// True if one of them lives in which MPI has not ended.
   bool has_finalizing() const;
-  /// By rank.
+  /// Marks of the peers, by rank.
   std::vector<std::pair<int, std::atomic<bool>*>> report_marks() const;
   void kill_stopped() const;
 

@@ -43,7 +43,8 @@ class Watchdog {
   };
   /// Watches a rank that is a thread, on that thread. Begins with the first phase that has a limit.
   Watchdog(const WatchOptions& options, int rank, Threads& threads);
-  /// Its rank has come to the end of its part, unless an exception ends it: then whoever catches that tells the user.
+  /// Ends the watch: its rank has come to the end of its part, unless an exception ends it: then whoever catches that
+  /// tells the user.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -51,9 +52,9 @@ class Watchdog {
   /// The host thread begins something else.
   void enter(Phase phase, std::int64_t step = 0);
   Phase phase() const { return page_.phase.load(); }
-  /// Once every rank of the job has started: their processes are looked up, so that their deaths are noticed.
+  /// Looks the processes of the job's ranks up, once every rank has started, so that their deaths are noticed.
   void find_peers() { peers_.find(); }
-  /// From here on it knows the ranks of other hosts, and they know those of this one.
+  /// Joins the hosts: from here on this rank knows the ranks of other hosts, and they know those of this one.
   void join_hosts(std::unique_ptr<HeartbeatExchange> heartbeats);
   /// Sets the folder where `dump` and alarms write rank-N.txt; made when it is needed. Empty: nowhere.
   void record_to(std::string folder);

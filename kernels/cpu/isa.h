@@ -230,7 +230,7 @@ static constexpr std::int64_t rotary_scratch_elems(const AttentionDims& dims) {
 }
 
 namespace baseline {
-/// Its loops. Called only where the processor has it.
+/// Loops of this instruction set. Called only where the processor has it.
 const Isa& loops();
 }  // namespace baseline
 namespace avx2 {

@@ -242,8 +242,8 @@ struct ReduceArgs {
   float power;
 };
 static_assert(sizeof(ReduceArgs) < 4096);
-/// At most so many blocks reduce, and one more for each range, each at least so many elements; both follow from the
-/// numbers of elements alone, and so do the bits.
+/// Limits: at most so many blocks reduce, and one more for each range, each at least so many elements; both follow from
+/// the numbers of elements alone, and so do the bits.
 inline constexpr std::int64_t kReduceBlocks = 512, kReduceChunk = 8 * kThreads * 4;
 
 /// out[0] gets the parts, in order: sum: f32, times factor; squares, powers: f64, added; max_magnitude: i32, the larger
@@ -316,7 +316,7 @@ struct BlockwiseAdamWArgs {
   DynamicCodes m_codes, v_codes;
 };
 
-/// As many dims as a shape has.
+/// Number of dims that a shape has at most.
 inline constexpr int kMostDims = 6;
 
 enum class ElementKind : std::uint8_t { f32, bf16, i32 };

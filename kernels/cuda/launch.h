@@ -10,7 +10,7 @@
 
 struct CUstream_st;
 
-/// From checked Buffers to kernels of the GPU.
+/// Launches: from checked Buffers to kernels of the GPU.
 namespace zs::cuda {
 
 /// Every kernel of the image, as the families have named them.

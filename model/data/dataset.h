@@ -30,7 +30,7 @@ class SampleSource {
   SampleSource(std::vector<SampleSource> sources, const std::vector<double>& weights);
 
   std::int64_t tokens() const { return count_; }
-  /// Its first token's place in the corpus.
+  /// Place in the corpus of the source's first token.
   std::int64_t first() const { return first_; }
   std::int64_t sequence() const { return sequence_; }
   /// Number of windows of all sources; and the documents that they are packed with, 0 where they are not.

@@ -34,8 +34,8 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  /// That which begins with sample `first`; from here on those behind it are read. Where it is not the next one,
-  /// reading begins anew with it. Throws what `read` threw of it.
+  /// Takes the batch that begins with sample `first`; from here on those after it are read. Where it is not the next
+  /// one, reading begins anew with it. Throws what `read` threw of it.
   SampleBatch take(std::int64_t first);
   /// Time for which take() has waited because what was asked for had not been read.
   std::int64_t waited_ns() const { return waited_ns_; }

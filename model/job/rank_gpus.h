@@ -71,8 +71,8 @@ struct GpuRanks {
   std::string note() const;
 };
 
-/// From the GPUs of all ranks. Error(config) where ranks share a GPU and may not, or what is wanted cannot be had. The
-/// same on every rank, but for `gpu` and `gpus`, which are not set.
+/// Chooses from the GPUs of all ranks. Error(config) where ranks share a GPU and may not, or what is wanted cannot be
+/// had. The same on every rank, but for `gpu` and `gpus`, which are not set.
 GpuRanks choose_gpu_transport(std::span<const RankGpu> ranks, const GpuOptions& wanted);
 
 struct GpuSearch {

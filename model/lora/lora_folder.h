@@ -15,7 +15,8 @@ namespace zs {
 /// of this model, or has what changes its output and is not supported.
 LoraConfig read_lora_folder(const std::string& folder, const ModelConfig& model);
 
-/// Its tensors, checked against what the configuration says: every one is there, and nothing else. Error(model).
+/// Tensors of an adapter, checked against what the configuration says: every one is there, and nothing else.
+/// Error(model).
 std::unique_ptr<WeightImport> open_adapter(const ModelConfig& model, const LoraConfig& lora);
 
 /// Writes the adapters' parameters, all that `source` has, into a folder that exists.

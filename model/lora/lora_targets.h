@@ -38,7 +38,7 @@ std::vector<LoraProduct> matching(const std::vector<LoraProduct>& products, cons
 /// Targets that a configuration names.
 std::vector<LoraProduct> lora_targets(const ModelConfig& model, const LoraConfig& lora);
 
-/// As few patterns, without wildcards, as match these products of all and no other: last parts of their names where
+/// Fewest patterns, without wildcards, that match these products of all and no other: last parts of their names where
 /// that will do, else whole names. peft understands them, too.
 std::vector<std::string> shortest_patterns(const std::vector<LoraProduct>& all, std::span<const std::string> modules);
 

@@ -29,7 +29,7 @@ nlohmann::json parse_document(std::string_view text, const std::string& file);
 /// Error(model): what is wrong with a file of weights.
 [[noreturn]] void refuse_weights(const std::string& file, const std::string& what);
 
-/// At most 60 bytes of a name, for a message.
+/// First bytes of a name, at most 60, for a message.
 std::string shortened(const std::string& text);
 /// C0, DEL or C1.
 bool has_control_characters(std::string_view text);

@@ -5,8 +5,8 @@
 
 namespace zs {
 
-/// By when something must have happened, for one who looks again and again. Time in which it could not look, since its
-/// process was stopped, does not count: who it waits for was stopped as well, or could not reach it.
+/// Deadline for something that one polls for again and again. Time in which it could not poll, since its process was
+/// stopped, does not count: who it waits for was stopped as well, or could not reach it.
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;

@@ -2,7 +2,7 @@
 
 #include <type_traits>
 
-/// For files that nvcc compiles: whether a function of a table of ours is called as the one of NVIDIA's header is.
+/// Checks for files that nvcc compiles: a function of a table of ours is called as the one of NVIDIA's header is.
 namespace zs::abi {
 
 /// A type of ours that stands for one of theirs; specialised where there is one.

@@ -27,7 +27,7 @@ struct ProductOptions {
 /// shares neither asks nor is seen. Owned by the device; outlives all that was made in it. Any thread.
 class CudaContext {
  public:
-  /// Whose functions are called. Without `cublas` there are no products.
+  /// Libraries whose functions are called. Without `cublas` there are no products.
   struct Libraries {
     // NOLINTNEXTLINE(google-explicit-constructor): a list of them is one
     Libraries(std::shared_ptr<const CudaDriver> its_driver, std::shared_ptr<const CublasLt> its_cublas = nullptr,
@@ -47,13 +47,13 @@ class CudaContext {
     ZS_CHECK(libraries_.cublas != nullptr, "a product on {}, whose device was made without cuBLASLt", gpu_.describe());
     return *libraries_.cublas;
   }
-  /// Whose ranges have the names of ops; null: nobody's.
+  /// Profiler whose ranges have the names of ops; null: nobody's.
   const Nvtx* profiler() const { return libraries_.profiler; }
   const ProductOptions& products() const { return products_; }
   /// Null where products are not timed. The device's host thread only.
   ProductChoices* product_choices() const { return product_choices_.get(); }
   const CudaGpu& gpu() const { return gpu_; }
-  /// For the calling thread: comes before any call that makes, uses or frees something.
+  /// Makes the context the calling thread's: comes before any call that makes, uses or frees something.
   void make_current() const { check(try_make_current(), "cuCtxSetCurrent"); }
   /// Makes the context current without an exception; returns the driver's code.
   int try_make_current() const noexcept { return driver().context_make_current(context_); }
@@ -65,7 +65,7 @@ class CudaContext {
   /// the driver may wait for the GPU meanwhile, which must not wait for another GPU then. The context is current.
   /// `names` outlive it.
   void load(const void* image, std::span<const std::string> names) const;
-  /// One of them, which may be launched with so much dynamic shared memory.
+  /// Function of the loaded images, which may be launched with so much dynamic shared memory.
   CUfunc_st* function(const std::string& name, int shared_bytes) const;
   /// Memory of the GPU that nobody has taken yet, and all that there is, in bytes.
   struct Room {

@@ -59,7 +59,8 @@ struct CudaDriver {
   int (*memory_set_words)(Address address, unsigned value, std::size_t words, CUstream_st* stream);
   int (*memory_copy)(Address to, Address from, std::size_t bytes, CUstream_st* stream);
 
-  /// Until the end, what the stream is given, and what streams are given that wait for it, is noted and not done.
+  /// Begins a capture: until the end, what the stream is given, and what streams are given that wait for it, is noted
+  /// and not done.
   int (*capture_begin)(CUstream_st* stream, int mode);
   int (*capture_end)(CUstream_st* stream, CUgraph_st** graph);
   static constexpr int kThreadLocalCapture = 1;  ///< meanwhile the calling thread may not ask, wait or allocate

@@ -65,7 +65,7 @@ class CudaStream final : public Stream {
   std::uint64_t completed() { return progress_.completed(); }
 
  protected:
-  /// With the kernels' workspace behind the scratch that the op asks for.
+  /// Reserves the scratch that the op asks for, with the kernels' workspace after it.
   OpMemory reserve(const OpInfo& info) override;
   void do_enqueue(OpInfo info, Work work, const OpMemory& memory) override;
   void do_synchronize() override;

@@ -16,7 +16,7 @@ class SharedLibrary {
   SharedLibrary(std::initializer_list<const char*> names, std::string what, const char* todo,
                 const std::string& first = {}, const std::vector<std::string>& more = {});
 
-  /// As it was opened: a path, where it was found in a folder.
+  /// Name by which it was opened: a path, where it was found in a folder.
   const std::string& name() const { return name_; }
   /// Handle of dlopen: for code of others that looks functions up itself.
   void* handle() const { return handle_; }

@@ -25,7 +25,7 @@ class StepVerifier {
   /// Checks everything enqueued since the last call and begins the next piece. Error(internal) that says the first
   /// violation, and how many there are.
   VerifiedOrder check(const std::string& where);
-  /// Nothing is recorded from now on, or again.
+  /// Pauses and resumes recording.
   void pause() { device_.trace().stop(); }
   void resume() { device_.trace().start(); }
 

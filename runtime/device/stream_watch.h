@@ -24,7 +24,7 @@ class StreamWatches {
   bool are_captured() const { return are_captured_; }
   void set_captured(bool captured) { are_captured_ = captured; }
 
-  /// From now on, as long as it lives.
+  /// Adds a watch, from now on, as long as it lives.
   void add(const std::shared_ptr<StreamWatch>& watch) {
     std::erase_if(watches_, [](const auto& known) { return known.expired(); });
     const auto is_it = [&](const auto& known) { return known.lock() == watch; };

@@ -30,15 +30,15 @@ class UploadRing {
     std::function<void()> check = [] {};
     std::function<std::string()> activity = [] { return std::string(); };
   };
-  /// Before the first upload. `memory`: of PinnedMemory, whose only user this is.
+  /// Starts the ring, before the first upload. `memory`: of PinnedMemory, whose only user this is.
   void start(Memory memory, Streams streams);
-  /// After the last one, while the streams live: the memory may still be read from.
+  /// Stops the ring after the last upload, while the streams live: the memory may still be read from.
   void stop() noexcept { memory_.reset(); }
 
   /// Enqueues out := `in`, as many bytes of the host's memory, which may change once this returns. The context is
   /// current.
   void upload(CUstream_st* stream, const Buffer& out, const void* in);
-  /// From now on an upload is an error, or no more: work that is captured would repeat its values.
+  /// Refuses uploads from now on, or no more: work that is captured would repeat their values.
   void refuse(bool refuses) { refuses_ = refuses; }
 
  private:

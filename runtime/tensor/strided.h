@@ -7,8 +7,8 @@
 
 #include "runtime/tensor/tensor.h"
 
-/// From tensors to the kernels that take elements wherever they lie. Tensors are dense: a view lives for one launch.
-/// Nothing here records.
+/// Views by which tensors reach the kernels that take elements wherever they lie. Tensors are dense: a view lives for
+/// one launch. Nothing here records.
 namespace zs {
 
 /// Elements of a tensor under a shape: all of them, a part, or some of them several times.
@@ -43,7 +43,7 @@ Tensor computed(const char* name, Context& context, const Shape& shape, DType dt
 
 /// Dims as a set of bits.
 using DimSet = unsigned;
-/// Over these dims, which the result keeps with size 1. dtype: of the result; i32 for argmax.
+/// Reduces over these dims, which the result keeps with size 1. dtype: of the result; i32 for argmax.
 Tensor reduced(const char* name, const Tensor& x, ReduceKind op, DimSet dims, DType dtype, float factor = 1.0f);
 /// The gradient of what was broadcast from `shape`: dy summed over the dims that were.
 Tensor sum_to(const Tensor& dy, const Shape& shape);

@@ -31,7 +31,7 @@ class EvaluationBatches {
   std::int64_t count() const { return full_ + (left_ > 0) + (rest_ > 0); }
   std::int64_t targets() const { return targets_; }
   Batch at(std::int64_t i) const;
-  /// One of each shape.
+  /// One batch of each shape.
   std::vector<Batch> shapes() const;
 
  private:

@@ -31,7 +31,7 @@ int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& f
 PlanOptions on_gpus(PlanOptions plan, const Config& config, const GpuRanks& gpus);
 /// A demand for the hosts' memory as one for that of GPUs.
 MemoryDemand on_gpus(MemoryDemand demand, const GpuRanks& gpus);
-/// For people: "nccl, started over shm".
+/// Description for people: "nccl, started over shm".
 std::string describe_transport(const World& base, const GpuRanks& gpus);
 
 /// The device of this rank, as the plan has it, which it is made with: the plan outlives them.
@@ -41,8 +41,8 @@ NcclOptions nccl_options(const Config& config);
 /// Gives them memory that is registered, where NCCL is the transport, has it, and `cuda.register` asks for it: for
 /// DeviceOptions::memory.
 void register_memory(NcclOptions& nccl, const Config& config, Transport transport);
-/// For people, once there are communicators: "nccl: 1.2 GiB registered with 3 communicators"; nothing where nobody asks
-/// for that.
+/// Description for people, once there are communicators: "nccl: 1.2 GiB registered with 3 communicators"; nothing where
+/// nobody asks for that.
 std::string describe_registration(const World& world, const Config& config);
 
 }  // namespace zs

@@ -20,7 +20,7 @@ struct MemoryBudget {
   std::string folder = {};
 };
 
-/// From limits that every process of the run has alike; each process starts `threads` more threads.
+/// Budgets from limits that every process of the run has alike; each process starts `threads` more threads.
 std::vector<MemoryBudget> memory_budgets(const std::vector<MemoryLimit>& limits, int threads);
 
 /// Adds the budgets that the configuration names: offload.device_mib, offload.host_mib.

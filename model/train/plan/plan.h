@@ -82,7 +82,7 @@ struct TrainPlan {
   void apply_order(ShardedRuntime& runtime) const;
 };
 
-/// Whose plan it is, and how much of it.
+/// Options of a plan: whose it is, and how much of it.
 struct PlanOptions {
   int rank = 0, ranks = 1;
   int threads = 1;                      ///< team of the compute stream: kernels may need scratch for each
@@ -91,8 +91,8 @@ struct PlanOptions {
   std::vector<int> hosts = {};  ///< host of each rank; none: one for all
   bool sums_in_rank_order = false;
   bool cudnn_attention = false;  ///< the device has cuDNN's attention: the working memory of its kernels
-  /// Else the trace of a step leaves out the micro-batches that find the memory as the one before did, but for the
-  /// last: they would do the same. The bytes are the same.
+  /// Keeps every micro-batch. Else the trace of a step leaves out the micro-batches that find the memory as the one
+  /// before did, but for the last: they would do the same. The bytes are the same.
   bool has_every_micro_batch = false;
   std::int64_t validation_windows = std::numeric_limits<std::int64_t>::max();  ///< a validation reads no more
 };

@@ -14,7 +14,7 @@ struct RecomputeSet {
   std::int64_t whole = 0, attention = 0;
   auto operator<=>(const RecomputeSet&) const = default;
 
-  /// As train.recompute says it of a model of so many blocks.
+  /// Entries of train.recompute that say this for a model of so many blocks.
   std::vector<std::string> entries(std::int64_t blocks) const;
 };
 

@@ -15,8 +15,8 @@ struct UpdateCosts {
   bool prefers_host() const { return host_ns < device_ns; }
 };
 
-/// By how fast this rank's processors update 4 million parameters now, and by offload.cpu_link_gbs or what `device`,
-/// which is made for this alone, copies from and to the host. Some tenths of a second.
+/// Measures both by how fast this rank's processors update 4 million parameters now, and by offload.cpu_link_gbs or
+/// what `device`, which is made for this alone, copies from and to the host. Some tenths of a second.
 UpdateCosts measure_update(const Config& config, Device& device);
 
 }  // namespace zs

@@ -27,7 +27,7 @@ class StepExplainer {
   /// Error(cannot_create) where the trace cannot be written.
   explicit StepExplainer(ExplainRequest request);
 
-  /// Before the first step. `sequence`: as StepParts has it.
+  /// Starts before the first step. `sequence`: as StepParts has it.
   void start(Device& device, const StepCeilings& ceilings, std::int64_t sequence);
   void begin_step(std::int64_t step);
   /// The step is done, and its device idle.

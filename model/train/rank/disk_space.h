@@ -17,9 +17,9 @@ class SpaceReserve {
   SpaceReserve(const SpaceReserve&) = delete;
   SpaceReserve& operator=(const SpaceReserve&) = delete;
 
-  /// On the disk of `folder`, or of the nearest folder above it that exists. Error(io) where there is less room, or a
-  /// quota or a limit on the size of files forbids it: "the disk has no room for WHAT: so much needed, so much free". A
-  /// file system that cannot reserve is only asked how much is free.
+  /// Takes space on the disk of `folder`, or of the nearest folder above it that exists. Error(io) where there is less
+  /// room, or a quota or a limit on the size of files forbids it: "the disk has no room for WHAT: so much needed, so
+  /// much free". A file system that cannot reserve is only asked how much is free.
   void take(const std::string& folder, std::int64_t bytes, const std::string& what);
   void release() noexcept;
 
@@ -30,7 +30,8 @@ class SpaceReserve {
 /// Error(io), as SpaceReserve has it, where less than `bytes` are free on the disk of `folder`; nothing is reserved.
 void check_space(const std::string& folder, std::int64_t bytes, const std::string& what);
 
-/// On the disk of `folder`, or of the nearest folder above it that exists; nothing where the system does not say.
+/// Free bytes on the disk of `folder`, or of the nearest folder above it that exists; nothing where the system does not
+/// say.
 std::optional<std::int64_t> free_bytes_at(const std::string& folder);
 /// True if what is written there stays in memory.
 bool is_in_memory(const std::string& folder);

@@ -35,7 +35,8 @@ struct GpuAttention {
   bool is_by_cudnn = false;
   std::string text;  ///< for people: "attention by cuDNN 9.19.0"; empty where there was nothing to choose
 };
-/// As the configuration says, and what is found here. Error(config) where it asks for cuDNN, and there is none.
+/// Attention as the configuration says, and as what is found here allows. Error(config) where it asks for cuDNN, and
+/// there is none.
 GpuAttention gpu_attention(const Config& config);
 /// Options that the configuration has for a rank's GPU, `gpu` of those that the driver shows.
 DeviceOptions gpu_options(const Config& config, int gpu);
@@ -46,8 +47,8 @@ void check_device(const Config& config, int gpu);
 /// Difference between `own` and the first rank's in what must be the same: "build 12ab, rank 0 has 34cd". Nothing when
 /// there is none.
 std::optional<std::string> difference(const StartupFacts& own, const StartupFacts& first);
-/// In what the host of `rank` differs from the first rank's, where that is worth a line: in shape, in free memory, one
-/// of them having less than half of the other's. Empty: in nothing.
+/// Difference between the host of `rank` and the first rank's, where that is worth a line: in shape, in free memory,
+/// one of them having less than half of the other's. Empty: none.
 std::string uneven_hosts(int rank, const StartupFacts& own, const StartupFacts& first);
 /// The first line in which two configurations differ: "train.lr = 0.01, rank 0 has 0.001".
 std::string config_difference(std::string_view own, std::string_view first);

@@ -36,7 +36,8 @@ struct StepChoice {
   bool is_order_alike = true;
   std::string obstacle = {};  ///< obstacle of the first rank that has one: "its operations are timed (rank 1)"
 };
-/// By rank. A graph is replayed where all have the same one, and captured where all can: else they enqueue.
+/// Chooses by the votes of the ranks, in their order. A graph is replayed where all have the same one, and captured
+/// where all can: else they enqueue.
 StepChoice choose_way(std::span<const StepVote> votes);
 
 /// The ranks decide together how the next step is given to their GPUs, since what one captures, enqueues or replays the

@@ -7,7 +7,7 @@
 
 namespace zs {
 
-/// Why a run ends before its last step. Where ranks see different reasons the highest number counts.
+/// Reason why a run ends before its last step. Where ranks see different reasons the highest number counts.
 enum class StopReason : std::int8_t { none = 0, time_limit = 1, request = 2 };
 
 /// The moment by which a run shall have stopped and saved by itself: train.time_limit after the program's start, or the
@@ -43,7 +43,7 @@ class StopMargin {
   StopMargin(std::int64_t checkpoint_bytes, std::int64_t weights_bytes);
   /// A checkpoint has taken so long.
   void note_save(double seconds) { save_s_ = seconds; }
-  /// So long nobody could be asked to stop: a micro-batch, a step, a validation batch.
+  /// Notes that for so long nobody could be asked to stop: a micro-batch, a step, a validation batch.
   void note_gap(double seconds) { gap_s_ = seconds > gap_s_ ? seconds : gap_s_; }
   double seconds() const;
 

@@ -25,7 +25,7 @@ bool is_there(const std::filesystem::path& path);
 std::vector<std::string> list_names(const std::filesystem::path& folder);
 bool has_checkpoint(const std::filesystem::path& dir);
 
-/// In a folder that is no run's: nothing may be where a run writes. An empty folder for checkpoints is no loss.
+/// Checks a folder that is no run's: nothing may be where a run writes. An empty folder for checkpoints is no loss.
 void check_free(const std::filesystem::path& dir);
 /// Whatever a run has been writing must still be its own before any of it is removed.
 void check_own(const std::filesystem::path& dir, const RunMark& mark);

@@ -7,7 +7,7 @@
 
 namespace zs {
 
-/// For people and for TensorBoard (model/train/report): a run may be without them.
+/// Files for people and for TensorBoard (model/train/report): a run may be without them.
 inline constexpr const char* kReportFile = "report.html";
 inline constexpr const char* kEventsFile = "events.out.tfevents.zshard";
 
@@ -37,8 +37,8 @@ std::string how_to_start(const std::string& dir);
 /// The runs/NAME-N with the highest N for which `is_wanted`; empty when there is none.
 std::string latest_run_dir(const std::string& name, const std::function<bool(const std::string& dir)>& is_wanted);
 
-/// For a run that is to go on in its directory. Error(cannot_create) where it cannot be written, or something has taken
-/// the place of what it writes at its end.
+/// Checks the directory for a run that is to go on in it. Error(cannot_create) where it cannot be written, or something
+/// has taken the place of what it writes at its end.
 void check_reopen(const std::string& dir, const RunMark& mark);
 
 /// The run goes on: replaces its config.toml, and removes what writing files left when it was killed. A config.toml

@@ -19,8 +19,8 @@ class RunMark {
   /// The mark in `dir`; nothing where no run has left one: a link, a folder or another text of that name is none.
   static std::optional<RunMark> find(const std::string& dir);
 
-  /// Before the run writes `name`, a path within its folder: on the disk, when this returns. Until `wrote`, whatever is
-  /// there counts as the run's, for it may die in between.
+  /// Marks `name`, a path within the folder, before the run writes it: on the disk, when this returns. Until `wrote`,
+  /// whatever is there counts as the run's, for it may die in between.
   void begin(const std::string& name);
   /// `name`, a file, is whole: from here on only a file with these bytes is the run's (compared are its length, begin
   /// and end).

@@ -17,7 +17,7 @@ bool has_final_weights(const std::string& run_dir, const std::string& checkpoint
 
 /// A model that is there to be evaluated, or sampled from.
 struct SavedModel {
-  // One of these has the weights.
+  // Places of the weights; one of these has them.
   std::string checkpoint = {};  ///< its folder
   std::string weights = {};     ///< the file that a run's end has left
   std::string folder = {};      ///< as transformers writes it

@@ -25,7 +25,7 @@ class ProductTuning {
   void restore(const std::string& saved);
   /// Collective, behind a step, when the device has done it.
   void after_step();
-  /// For a checkpoint, the same on every rank; empty: nothing is chosen.
+  /// Choices for a checkpoint, the same on every rank; empty: nothing is chosen.
   const std::string& chosen() const { return chosen_; }
   /// A line to tell, once. Empty: nothing new.
   std::string take_news() { return std::exchange(news_, {}); }

@@ -32,7 +32,7 @@ struct SampleTask {
       {};  ///< asked before each token, the same on every rank; fewer are drawn where it says so. Null: never
 };
 
-/// Without the end that it came to, if any: what of drawn tokens is text.
+/// Tokens without the end that they came to, if any: what of drawn tokens is text.
 std::vector<std::int32_t> without_end(std::vector<std::int32_t> drawn, const SampleTask& task);
 
 /// The tokens that are drawn after the prompt, from random numbers keyed by (seed, place): the same at any number of

@@ -91,14 +91,15 @@ class Session {
   /// may be that of a captured step. Collective. OrderMismatch where ranks do not communicate alike, which then is
   /// found before the work is launched. `stop`: a number that every rank learns the largest of, in StepResult.
   void enqueue_step(std::int64_t step, float lr, const ReadSamples& read, std::int64_t stop);
-  /// From here on `is_asked` is called between micro-batches of steps and validations, some times a second, when the
-  /// device has done those before. It is collective and the same on every rank. Where it says true the step or the
-  /// validation is dropped: what it has summed is cleared, the weights are those of the step before, and
+  /// Sets `is_asked`: from here on it is called between micro-batches of steps and validations, some times a second,
+  /// when the device has done those before. It is collective and the same on every rank. Where it says true the step or
+  /// the validation is dropped: what it has summed is cleared, the weights are those of the step before, and
   /// is_interrupted() is true. A step that is captured as a graph is whole or has not begun.
   void interrupt_by(std::function<bool()> is_asked) { is_asked_ = std::move(is_asked); }
   /// True if that has happened to the step or validation enqueued last: it has no result.
   bool is_interrupted() const { return is_interrupted_; }
-  /// For plans: before each micro-batch of a step or a validation `is_enough` is asked; true makes it the last.
+  /// Sets `is_enough`, for plans: before each micro-batch of a step or a validation it is asked; true makes it the
+  /// last.
   void abridge(std::function<bool()> is_enough) { is_enough_ = std::move(is_enough); }
   /// `lacks_data`: asked while a step computes whether this rank lacks what follows; all ranks learn it with the step's
   /// result.
@@ -185,7 +186,8 @@ class Session {
   void enqueue_work(
       const std::function<Batch(std::int64_t)>& batch, const std::function<void()>& before_update = [] {});
   void send_status(std::int64_t stop);
-  /// Before `micro_batches` are enqueued: whether they, and all that belongs to them, shall be dropped. Then they are.
+  /// True if the next `micro_batches`, and all that belongs to them, shall be dropped, which is asked before they are
+  /// enqueued. Then they are.
   bool drops(std::int64_t micro_batches);
   /// Sets how often `drops` asks, from what the slowest rank's last step took.
   void set_poll_interval(std::int64_t slowest_step_us);
@@ -197,7 +199,7 @@ class Session {
   void gather_weights(std::vector<float> weights);
   /// The mean of `losses`, those of a validation's micro-batches, by what their targets weigh.
   double weighted_mean(const std::vector<float>& losses, std::int64_t samples) const;
-  /// In operations between ranks, since it was asked last. On the compute stream.
+  /// Time spent in operations between ranks, since it was asked last. On the compute stream.
   std::int64_t waited_since_last_ns();
   std::vector<float> in_order(const Memory& gathered, std::int64_t count) const;
 

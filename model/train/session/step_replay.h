@@ -44,7 +44,7 @@ class StepReplay {
     std::uint64_t key, layout;
     bool operator==(const Kind&) const = default;
   };
-  /// Why nothing can be captured just now; empty: it can.
+  /// Obstacle to a capture just now; empty: none.
   std::string obstacle() const;
   void enqueue_as_ever(const Kind& kind, const std::function<void()>& enqueue);
   void capture(const Kind& kind, const std::function<void()>& enqueue);

@@ -15,8 +15,8 @@ struct TargetWeights {
   double all = 0;           ///< their sum: whole numbers, as exact as those
 };
 
-/// By tokens each target that counts weighs 1. By sequences those of each sequence, of `sequence` targets, together
-/// weigh as many as it has targets, unless none of them counts.
+/// Weights of targets. By tokens each target that counts weighs 1. By sequences those of each sequence, of `sequence`
+/// targets, together weigh as many as it has targets, unless none of them counts.
 TargetWeights weigh_targets(std::span<const std::int32_t> targets, std::int64_t sequence, LossPer per);
 
 }  // namespace zs

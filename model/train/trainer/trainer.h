@@ -77,7 +77,7 @@ class Trainer {
   void fit();
   /// Prints what --plan-diff asks for.
   void compare();
-  /// As launched; a dry run on one rank plans for job_.ranks or comm.ranks.
+  /// Number of ranks as launched; a dry run on one rank plans for job_.ranks or comm.ranks.
   int planned_ranks() const;
   MemoryDemand memory_demand() const;
   /// Limits of this host's memory, or of this rank's GPU.
@@ -116,23 +116,24 @@ class Trainer {
   void print_header() const;
   /// Prints how to end the run with time to save, where mpirun would leave little.
   void print_how_to_stop() const;
-  /// On the disk of `folder`, for the final weights; and there must be room for a checkpoint, if there shall be any.
+  /// Reserves space on the disk of `folder`, for the final weights; and there must be room for a checkpoint, if there
+  /// shall be any.
   void reserve_space(const std::string& folder);
   std::int64_t parameter_count() const;
   std::int64_t checkpoint_bytes() const;  ///< about: of one
   int train();
   /// All but the preparation: the steps, and what the run leaves.
   int run_steps(std::int64_t done);
-  /// From the first step that is not done, to the last or to a stop; the steps that are done then. A code ends this
-  /// rank's part at once.
+  /// Trains from the first step that is not done, to the last or to a stop; `done`: the steps that are done then. A
+  /// code ends this rank's part at once.
   std::optional<int> train_steps(std::int64_t& done);
   /// Reason to stop that this rank knows; and, below, the one that all of them have agreed on.
   StopReason own_stop();
   bool agrees_to_stop();
-  /// Behind a step, where it is time, or one is asked for.
+  /// Validates after a step, where it is time, or one is asked for.
   void validate_behind(std::int64_t step, bool is_requested, StepMetrics& metrics);
   void answer_within(std::int64_t step);
-  /// Before the first step: one that a stop has cut short, of the run that goes on; or that of a new run.
+  /// Validations before the first step: one that a stop has cut short, of the run that goes on; or that of a new run.
   void catch_up_validation();
   void validate_first();
   /// True if somebody has put a file kValidateNow into the run's directory; after the validation it goes.
@@ -159,7 +160,7 @@ class Trainer {
   /// A line on stderr, if there is one, of one rank. `kind`: "note" or "warning".
   void tell(const char* kind, const std::string& line) const;
   void report(const StepMetrics& metrics, double seconds_left);
-  /// To metrics.jsonl, and to what else shows the run.
+  /// Writes to metrics.jsonl, and to what else shows the run.
   void log(const StepMetrics& metrics);
   void open_views();
   void refresh_views();

@@ -7,8 +7,7 @@
 
 namespace zs {
 
-/// For each of some costs which of `count` bearers has it: the largest first, each to the one that has the least so
-/// far.
+/// Bearer, of `count`, that has each of some costs: the largest first, each to the one that has the least so far.
 std::vector<int> balanced(const std::vector<double>& costs, int count);
 
 /// Sharded matrices, each whole on one of the ranks that share their masters, and the way there and back: one exchange
@@ -21,7 +20,7 @@ class MatrixExchange {
     std::size_t view;
     double cost;  ///< cost of what its owner does with it
   };
-  /// Alike on every rank. None of them is held whole.
+  /// Makes an exchange of matrices, alike on every rank. None of them is held whole.
   MatrixExchange(Executor& executor, std::vector<Matrix> matrices);
 
   /// f32, this rank's segment of a matrix, element after element as in the shard: what `gather` takes, and where
