@@ -91,7 +91,7 @@ struct Parts {
 };
 
 constexpr std::int64_t kLine = 64;
-/// So much further on memory is asked for: a core reads more at a time than it asks for by itself.
+/// Distance at which memory is asked for ahead: a core reads more at a time than it asks for by itself.
 constexpr std::int64_t kAhead = 16 * kLine;
 /// Into the second-level cache: parts lie whole pages apart, so that a first-level cache of eight ways has too few for
 /// the same line of all.

@@ -108,7 +108,8 @@ std::optional<Diagnosis> calls_and_operations(std::span<const RankView> ranks) {
   return Diagnosis{Diagnosis::Kind::disagree, caller->rank, other->rank};
 }
 
-/// By ranks whose word is fresh; `otherwise` where none of them is to blame, and none that is waited for moves.
+/// Diagnoses by ranks whose word is fresh; `otherwise` where none of them is to blame, and none that is waited for
+/// moves.
 Diagnosis diagnose_received(std::span<const RankView> ranks, int world_size, const Allowance& allowance,
                             const Diagnosis& otherwise) {
   using Kind = Diagnosis::Kind;

@@ -101,7 +101,7 @@ std::string name_of_host() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
 }
 
-/// As it travels: all but the end of `ops`. Hosts of a job have one byte order, which is compared at its start.
+/// Message as it travels: all but the end of `ops`. Hosts of a job have one byte order, which is compared at its start.
 struct HeartbeatExchange::Message {
   struct Op {
     std::uint64_t group = 0, sequence = 0;
@@ -247,7 +247,7 @@ void HeartbeatExchange::broadcast(Message& message) noexcept {
   }
 }
 
-/// To all of its addresses: which of them lead there is not known.
+/// Sends to all of a rank's addresses: which of them lead there is not known.
 void HeartbeatExchange::send_to(const Offer& offer, const Message& message) noexcept {
   for (const Address& address : addresses_of(offer)) {
     Target target;

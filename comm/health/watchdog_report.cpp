@@ -348,8 +348,8 @@ void Watchdog::print(const Error& error, const std::string& place) {
   write_line(line + '\n');
 }
 
-/// By a thread that owns all it needs, and is left behind: a file system that hangs does not hold up the end of the
-/// job.
+/// Writes records by a thread that owns all it needs, and is left behind: a file system that hangs does not hold up the
+/// end of the job.
 void Watchdog::write_records_of(std::span<const StatusPage* const> pages, std::string_view reason) const {
   const std::string folder = copy_of(folder_);
   if (folder.empty()) return;

@@ -161,7 +161,7 @@ std::int64_t MpiExchange::busiest_way_bytes() const {
   return std::max(sent, received);
 }
 
-/// From when every peer was there: what one comes late says nothing of the links.
+/// Notes the speed from when every peer was there: what one comes late says nothing of the links.
 void MpiExchange::note_speed() {
   const std::int64_t bytes = busiest_way_bytes();
   if (bytes >= kTellsSpeedFrom) longest_sleep_ = longest_sleep(bytes, std::chrono::steady_clock::now() - all_came_);
@@ -277,8 +277,8 @@ bool MpiExchange::is_pending(int begin, int end, int peer) const {
   return false;
 }
 
-/// After a failure: takes the receives back, so that nothing writes into buffers any more. Sends cannot be taken back;
-/// those that nobody receives are let go.
+/// Abandons the exchange after a failure: takes the receives back, so that nothing writes into buffers any more. Sends
+/// cannot be taken back; those that nobody receives are let go.
 void MpiExchange::abandon() noexcept {
   bool taken_back = true;
   for (int lane = first_in; lane < first_out; ++lane) {

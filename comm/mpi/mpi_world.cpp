@@ -98,7 +98,7 @@ void MpiWorld::join_watchers() {
   watchdog_->join_hosts(std::move(heartbeats));
 }
 
-/// By the lowest rank of each.
+/// Names each host by its lowest rank.
 std::vector<int> MpiWorld::find_hosts(MPI_Comm host) {
   std::vector<int> hosts(static_cast<std::size_t>(size()));
   int& own = hosts[static_cast<std::size_t>(rank())] = rank();

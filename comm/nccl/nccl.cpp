@@ -48,7 +48,7 @@ std::shared_ptr<const NcclLibrary> library_of(const NcclOptions& options) {
   return options.table != nullptr ? options.table : open_nccl_library(options.library, options.folders);
 }
 
-/// Why ranks that said so have nothing registered; nothing where they have.
+/// Reason why ranks that said so have nothing registered; nothing where they have.
 std::string refusal_of(std::span<const std::int64_t> bytes) {
   for (std::size_t r = 0; r < bytes.size(); ++r) {
     if (bytes[r] == 0) return fmt::format("rank {} has no memory of NCCL's", r);
@@ -246,7 +246,7 @@ class NcclCommunicator final : public GpuSideCommunicator {
     });
     if (accumulates && !shard.empty()) checked().accumulate(exec(), shard, sum);
   }
-  /// In f32, in rank order: the slices travel to those that add them.
+  /// Adds slices in f32, in rank order: they travel to those that add them.
   void add_slices(const OpTag& tag, Buffer full, Buffer shard, ReduceInto into, void* scratch) {
     const Buffer slices{scratch, full.elems, full.dtype, full.device};
     const auto slice_of = [&](const Buffer& all, int r) { return all.slice(r * shard.elems, shard.elems); };

@@ -8,7 +8,7 @@
 namespace zs {
 namespace {
 
-/// At the end of a communicator its peers need not come any more.
+/// Seconds that a communicator waits at its end for peers, which need not come any more.
 constexpr double kLongestFarewell_s = 10;
 
 /// Most of a GPU's processors, 132 on Hopper, for one operation; products beside it have the others. NCCL's own choice

@@ -40,7 +40,7 @@ Error failure(const std::string& what, int number) {
   return Error(ExitCode::out_of_memory, fmt::format("{}: {}", what, std::strerror(number)));
 }
 
-/// As much as a rank could ever fill.
+/// Bytes of addresses for a rank: as much as it could ever fill.
 std::int64_t span_bytes(int ranks) {
   const std::int64_t memory = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   return std::min(memory + (std::int64_t{1} << 30), kMostAddresses / ranks) / kHugePage * kHugePage;
@@ -71,7 +71,7 @@ std::uintptr_t map_file(int fd, std::int64_t bytes, const std::string& what) {
   return base;
 }
 
-/// To the system, out of everybody's mappings. Returns an errno.
+/// Frees pages to the system, out of everybody's mappings. Returns an errno.
 int free_pages(int fd, std::int64_t offset, std::int64_t bytes) {
   return bytes == 0 || fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes) == 0 ? 0 : errno;
 }
@@ -234,7 +234,7 @@ void ShmMemory::free_range(std::int64_t offset, std::int64_t bytes) {
 
 namespace {
 
-/// Behind a window: how many ranks are there.
+/// Bytes after a window that count the ranks which are there.
 constexpr std::int64_t kUsersBytes = 64;
 
 std::int64_t users_offset(std::int64_t bytes) { return (bytes + kUsersBytes - 1) / kUsersBytes * kUsersBytes; }

@@ -165,9 +165,9 @@ struct BackwardRow {
   }
 };
 
-/// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)); dgamma += dy xhat, dbeta
-/// += dy. The rows are read from memory by the sums and from the first cache by dx, which may be dy. RMS norm: the same
-/// without means of x and of g, and without beta. ahead: elements to the rows that follow, or 0.
+/// Backward of rows. With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)); dgamma
+/// += dy xhat, dbeta += dy. The rows are read from memory by the sums and from the first cache by dx, which may be dy.
+/// RMS norm: the same without means of x and of g, and without beta. ahead: elements to the rows that follow, or 0.
 template <Norm kNorm, Order kOrder, bool kHasSkip, int kRows, class T>
 void backward_rows(const LayerNormBackward& args, float* sums, std::int64_t row, std::int64_t ahead, bool is_streamed) {
   const std::int64_t width = args.rows.width;

@@ -5,7 +5,7 @@
 namespace zs::cuda {
 namespace {
 
-/// Below it a block is zero: its scale would lose its digits.
+/// Magnitude below which a block is zero: its scale would lose its digits.
 constexpr float kLeastMagnitude = 1e-35f;
 constexpr std::uint32_t kInfinityBits = 0x7f800000u, kNanBits = 0x7fc00000u;
 /// Threads that share a block of elements: half a warp.

@@ -31,8 +31,8 @@ constexpr std::uintptr_t kBiasAlignment = 16;
 /// Alignment of GELU's input, likewise, whose rows are so many elements long, or a multiple.
 constexpr std::uintptr_t kAuxAlignment = 16;
 constexpr std::int64_t kAuxStride = 8;
-/// From this compute capability on: on 8.0 others found products with GELU slower than a kernel of its own
-/// (docs/decisions/0037).
+/// Compute capability from which on GELU is fused: on 8.0 others found products with GELU slower than a kernel of its
+/// own (docs/decisions/0037).
 constexpr int kFusesFrom = 9;
 
 /// Room for a bias that cannot be read where it lies.
@@ -70,7 +70,7 @@ struct ProductKey {
     return has_bias ? cublas::kBiasEpilogue : cublas::kPlainEpilogue;
   }
   bool operator<(const ProductKey& other) const { return tie() < other.tie(); }
-  /// For ProductChoices.
+  /// Text of the key for ProductChoices.
   std::string text(bool has_tf32) const {
     constexpr const char* kActivations[] = {"", ", GELU", ", GELU's gradient"};
     return fmt::format("m {}, n {}, k {}{}{}, {} to {}{}{}{}, aligned {} {} {}", dims.m, dims.n, dims.k,

@@ -79,8 +79,8 @@ __device__ void norm_forward(const LayerNormArgs& args) {
   args.rstd[row] = rstd;
 }
 
-/// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)) + skip. RMS norm: the same
-/// without means of x and of g.
+/// Gradient of a row. With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)) + skip.
+/// RMS norm: the same without means of x and of g.
 template <Norm kNorm, class Row, class Param = typename Row::P::Type>
 class NormGradient {
  public:

@@ -135,7 +135,7 @@ UpdateRangeArgs range_args(const UpdateRange& range, bool needs_m, bool needs_v)
           .is_aligned = are_aligned(range.master.data, range.m.data, range.v.data, range.grad.data, range.copy.data)};
 }
 
-/// As many ranges a launch as its arguments take.
+/// Updates as many ranges a launch as its arguments take.
 template <class Options>
 void update(ExecContext& ctx, const char* kernel, const OneOrMany<UpdateRange>& ranges, const Options& options,
             bool needs_m, bool needs_v) {

@@ -97,7 +97,7 @@ class PatternSearch {
   PatternSearch(const std::string& base, std::string_view pattern) { search(base, pattern); }
 
   const std::vector<std::string>& paths() const { return paths_; }
-  /// Why a folder could not be searched, which may hold more.
+  /// Error by which a folder could not be searched, which may hold more.
   const std::optional<Error>& obstacle() const { return obstacle_; }
 
  private:

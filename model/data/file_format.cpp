@@ -27,7 +27,7 @@ struct TokenHeader {
   std::int64_t token_bytes;
 };
 constexpr std::array kTokenHeaders = {TokenHeader{20240520, 1, 2}, TokenHeader{20240801, 7, 4}};
-/// Its other files: weights, what its tests compare with, tokenizer, evaluation, optimizer.
+/// Headers of llm.c's other files: weights, what its tests compare with, tokenizer, evaluation, optimizer.
 constexpr std::array<std::int32_t, 7> kOtherHeaders = {20240326, 20240327, 20240328, 20240522,
                                                        20240527, 20240803, 20240804};
 

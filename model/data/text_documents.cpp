@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kLeaveOut = "leave it out, or give it a text";
 
-/// At most 60 bytes of a name, for a message.
+/// First bytes of a name, at most 60, for a message.
 std::string short_name(const std::string& name) { return name.size() <= 60 ? name : name.substr(0, 57) + "..."; }
 
 std::string names_of(const nlohmann::json& object) {

@@ -97,7 +97,7 @@ nlohmann::ordered_json gpt2_to_config(const ModelConfig& model) {
   return config;
 }
 
-/// Its products are transformers' Conv1D, whose weights are (in, out).
+/// Map of GPT-2's parameters. Its products are transformers' Conv1D, whose weights are (in, out).
 TensorMap gpt2_tensor_map(const ModelConfig& model) {
   const std::string block = "transformer.h.{}.", ours = "blocks.{}.";
   TensorMap map{.prefix = "transformer.",

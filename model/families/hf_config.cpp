@@ -81,8 +81,8 @@ void take_rotary(const HfConfig& config, ModelConfig& model) {
   model.rotary_context = config.integer(kContext, rope.integer(kContext, model.context));
 }
 
-/// Its embedding has no gradient where it is looked up; -1: there is none. Below 0 it counts from the vocabulary's end,
-/// as in torch.
+/// Padding token, whose embedding has no gradient where it is looked up; -1: there is none. Below 0 it counts from the
+/// vocabulary's end, as in torch.
 std::int64_t pad_token_of(const HfConfig& config, std::int64_t vocab) {
   constexpr const char* kKey = "pad_token_id";
   if (!config.has(kKey)) return -1;

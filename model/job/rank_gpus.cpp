@@ -48,7 +48,7 @@ std::optional<Pair> find_pair(std::size_t ranks, const Holds& holds) {
   return std::nullopt;
 }
 
-/// Why NCCL cannot connect them; nothing where it can.
+/// Error by which NCCL cannot connect them; nothing where it can.
 std::optional<Error> what_nccl_lacks(std::span<const RankGpu> ranks) {
   const auto lacking =
       std::find_if(ranks.begin(), ranks.end(), [](const RankGpu& rank_gpu) { return rank_gpu.nccl_version == 0; });

@@ -17,7 +17,7 @@ constexpr const char* kRoot = "root";
 
 std::string name_of(const Module& module) { return module.path().empty() ? kRoot : module.path(); }
 
-/// Its own, or of modules below it.
+/// True if the module, or one below it, has parameters.
 bool has_parameters(const Module& module) {
   return !module.own_parameters().empty() || std::any_of(module.children().begin(), module.children().end(),
                                                          [](Module* child) { return has_parameters(*child); });

@@ -13,7 +13,7 @@ namespace zs {
 namespace {
 
 constexpr float kMost = 127;
-/// Below it a block is zero: its scale would lose its digits.
+/// Magnitude below which a block is zero: its scale would lose its digits.
 constexpr float kLeast = 1e-35f;
 
 using Block = std::array<float, kInt8BlockElems>;

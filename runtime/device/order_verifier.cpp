@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kHost = kStreamRoles, kClocks = kStreamRoles + 1;
 
-/// For each stream, the number of its ops that are known to be done.
+/// Vector clock: for each stream, the number of its ops that are known to be done.
 using Clock = std::array<std::int64_t, kClocks>;
 
 void join(Clock& clock, const Clock& other) {

@@ -54,8 +54,8 @@ std::byte* UploadRing::take(std::int64_t bytes) {
   return piece;
 }
 
-/// From next_ on, which may become the beginning. What is in use lies between the oldest piece and next_; where they
-/// meet, all is.
+/// True if so many bytes fit from next_ on, which may become the beginning. What is in use lies between the oldest
+/// piece and next_; where they meet, all is.
 bool UploadRing::fits(std::int64_t bytes) {
   if (pieces_.empty()) {
     next_ = 0;

@@ -247,7 +247,7 @@ void set_producer(Tensor& output, std::shared_ptr<Node> node) {
   output.set_autograd(std::move(state));
 }
 
-/// In the first run of a recomputed function, whose inputs are cut off from the graph.
+/// Notes an op in the first run of a recomputed function, whose inputs are cut off from the graph.
 void note_op(std::vector<Parameter*>& used, const std::string& name, const std::vector<Tensor>& inputs,
              const std::vector<Parameter*>& parameters) {
   for (const Tensor& input : inputs) {

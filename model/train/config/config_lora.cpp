@@ -37,7 +37,8 @@ bool exists(const std::string& path) {
   return fs::exists(path, failed);
 }
 
-/// From here or from beside the configuration file; absolute, so that config.toml finds it from anywhere.
+/// Folder of the adapter, looked up from here or from beside the configuration file; absolute, so that config.toml
+/// finds it from anywhere.
 std::string found_adapter(const ConfigDraft& draft) {
   const fs::path path = draft.config.lora.path, beside = fs::path(draft.source).parent_path() / path;
   const bool is_beside = path.is_relative() && !exists(path.string()) && exists(beside.string());

@@ -25,7 +25,7 @@ struct EvaluationData {
   std::int64_t first = 0, count = 0;
   std::optional<SampleSource> documents;
 
-  /// For EvaluationBatches.
+  /// Number of tokens, and below the digest, for EvaluationBatches.
   std::int64_t tokens() const { return documents ? documents->windows() * documents->sequence() + 1 : count; }
   std::string digest() const { return documents ? documents->digest() : digest_of(*corpus, first, count); }
   SampleBatch read(const Batch& batch) const;
@@ -126,7 +126,7 @@ class Evaluation {
     runtime.end_micro_batch();
     runtime.executor().compute_comm().all_gather(context().stream(), "losses", loss.buffer(), losses_.buffer());
   }
-  /// In the order of ranks. Waits for the device.
+  /// Losses in the order of ranks. Waits for the device.
   std::vector<float> losses() const { return losses_.to_host(); }
 
  private:
@@ -266,7 +266,7 @@ class Evaluator {
   Sum sum_;
 };
 
-/// On one rank.
+/// Prints the result, on one rank.
 int print_result(const Inference& inference, const Sum& sum) {
   const double loss = sum.loss / static_cast<double>(sum.targets);
   print_to_stdout("loss {:.8f} perplexity {:.6g} tokens {}\n", loss, std::exp(loss), sum.targets);

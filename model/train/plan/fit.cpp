@@ -73,7 +73,7 @@ class Search {
   }
 
  private:
-  /// Whose positions the model knows, and the data has samples for.
+  /// Sequence lengths whose positions the model knows, and the data has samples for.
   std::vector<std::int64_t> other_sequences() const {
     if (!request_.tokens) return {};
     constexpr std::int64_t kLeast = 16;
@@ -123,7 +123,7 @@ class Search {
                                               std::tie(set.weights, set.gradients, set.accumulator, set.moments));
   }
 
-  /// As many of them as fit.
+  /// Row with as many of the setting's units as fit.
   FitRow row_of(std::size_t setting, std::int64_t sequence, std::int64_t size) {
     const Planned& plan = planned(setting, sequence, size);
     FitRow row{demand_of(setting, sequence, size), plan.bytes, plan.peak_bytes, plan.share};

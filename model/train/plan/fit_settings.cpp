@@ -25,7 +25,7 @@ void add_new(std::vector<Config>& configs, Config config) {
 /// True if what the host keeps is not a part of the memory that is short.
 bool has_own_memory(const MemoryDemand& demand) { return demand.gpus > 0 || demand.config.offload.device_mib > 0; }
 
-/// As the configuration of a run would have it by default.
+/// Sets a strategy as the configuration of a run would have it by default.
 void set_strategy(Config::Shard& shard, const std::string& name) {
   const Strategy strategy = strategy_of(name);
   shard.strategy = name;
@@ -58,8 +58,8 @@ bool is_possible(const Config& config, int ranks) {
                      [&](const Config& one) { return one.offload == config.offload && is_allowed(one, ranks); });
 }
 
-/// Nothing, then the moments, the masters, the gradients and what accumulates of them kept by the host; then moments
-/// and masters on a disk, where the configuration names one.
+/// Residences: nothing, then the moments, the masters, the gradients and what accumulates of them kept by the host;
+/// then moments and masters on a disk, where the configuration names one.
 std::vector<Config> residences(const MemoryDemand& demand) {
   std::vector<Config> configs;
   const Config::Offload& set = demand.config.offload;

@@ -181,7 +181,7 @@ Changes to_disk(const MemoryDemand& demand) {
   return residences(demand, Config::Offload::disk_of(offload.moments).empty() ? offload.weights : offload.moments);
 }
 
-/// And leaves no micro-batch empty.
+/// True if so many ranks can share the work, and no micro-batch is left empty.
 bool is_possible(const MemoryDemand& demand, int ranks) {
   try {
     check_ranks(demand.config, ranks);

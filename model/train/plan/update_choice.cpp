@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kElems = std::int64_t{4} << 20;
 constexpr int kRounds = 3;
 
-/// In ns, of the fastest run.
+/// Time of the fastest run, in ns.
 template <class Body>
 double best_ns(const Body& body) {
   using Clock = std::chrono::steady_clock;

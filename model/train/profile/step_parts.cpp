@@ -39,7 +39,7 @@ bool is_exchange(std::string_view name) {
                          {"all_gather(", "reduce_scatter(", "all_reduce(", "broadcast(", "all_to_all(", "barrier("});
 }
 
-/// In order, and apart from each other.
+/// Intervals in order, and apart from each other.
 using Intervals = std::vector<Interval>;
 
 Intervals united(Intervals all) {

@@ -37,7 +37,7 @@ std::vector<LostShare> lost_updates_of(const Json& groups) {
   return shares;
 }
 
-/// Nothing where the text is no line of a log.
+/// Metrics of a line; nothing where the text is no line of a log.
 std::optional<StepMetrics> metrics_of(const std::string& text) {
   try {
     const Json line = Json::parse(text);

@@ -209,7 +209,7 @@ FileDType dtype_named(const std::string& name) {
 
 bool is_gguf(const std::string& path) { return path.ends_with(".gguf"); }
 
-/// Before anything is written.
+/// Checks the target before anything is written.
 void check_target(const std::string& to, const std::string& dtype) {
   if (dtype == "q8_0" && !is_gguf(to))
     throw Error(ExitCode::config, "q8_0 is for GGUF files alone", to,

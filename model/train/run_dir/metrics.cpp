@@ -122,7 +122,7 @@ void MetricsLog::fail(const char* operation, int error) const {
               "free some space");
 }
 
-/// With its end; empty where the file ends otherwise.
+/// Last line, with its end; empty where the file ends otherwise.
 std::string MetricsLog::last_line() const {
   const std::int64_t size = bytes(),
                      from = std::max<std::int64_t>(0, size - static_cast<std::int64_t>(kLongestLine) - 2);

@@ -172,7 +172,7 @@ std::string latest_place(const ResumeRequest& request) {
                         [](const std::string& dir) { return is_run(dir) && !list_checkpoints(root_of(dir)).empty(); });
 }
 
-/// In the run's own directory; nothing when it has none and need not.
+/// Point in the run's own directory; nothing when it has none and need not.
 std::optional<ResumePoint> in_run_dir(const ResumeRequest& request) {
   const std::string dir = latest_place(request);
   const bool is_auto = request.what == "auto";

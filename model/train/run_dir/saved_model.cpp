@@ -122,7 +122,8 @@ std::string given_micro_batch(const std::vector<std::string>& overrides) {
   return rows;
 }
 
-/// From the run's own configuration, if it can be read: the names there are absolute. Not what is overridden.
+/// Takes the data from the run's own configuration, if it can be read: the names there are absolute. Not what is
+/// overridden.
 void take_data(Config& config, const std::string& run_dir) {
   const auto is_overridden = [&](const char* key) {
     const auto given = config.given.keys.find(key);

@@ -268,7 +268,7 @@ int Trainer::load_checkpoint() {
   });
 }
 
-/// Else they follow from whatever memory held where something should have come.
+/// True if results mean something: else they follow from whatever memory held where something should have come.
 bool Trainer::has_results() const { return transport_of(world_) != Transport::null && config_.comm.omit == "none"; }
 
 bool Trainer::is_saved(std::int64_t step) const {

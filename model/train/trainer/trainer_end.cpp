@@ -188,7 +188,8 @@ std::string Trainer::lost_output() const {
   return fmt::format("standard output was lost: {}{}", system_reason(stdout_failure()), kept);
 }
 
-/// Not collective: only one rank prints, and its code is the job's. One that is not 0 stays: the launcher goes by it.
+/// Reports lost output. Not collective: only one rank prints, and its code is the job's. One that is not 0 stays: the
+/// launcher goes by it.
 int Trainer::report_lost_output(int code) const {
   if (!is_first() || code != 0 || stdout_failure() == 0) return code;
   const Error error(ExitCode::io, lost_output(), "stdout", "send it where there is room");

@@ -21,7 +21,8 @@
 namespace zs {
 namespace {
 
-/// By a rank: those of the device, that which reads ahead, and that which writes checkpoints.
+/// Number of threads that a rank starts: those of the device, that which reads ahead, and that which writes
+/// checkpoints.
 int started_threads(const CpuShare& share, const Config& config) {
   return share.threads - 1 + kStreamRoles + 1 + int{config.checkpoint.background};
 }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr char kSeparator = '\x1f';
 
-/// Without the state an optimizer goes on as if training began, so what it does not know is refused too.
+/// Checks the state: without it an optimizer goes on as if training began, so what it does not know is refused too.
 void check_state(const CheckpointReader& reader, const std::vector<HeldTensor>& tensors) {
   std::set<std::string> saved, own;
   for (const CheckpointTensor& tensor : reader.manifest().tensors)

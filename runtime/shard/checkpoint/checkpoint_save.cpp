@@ -111,7 +111,7 @@ class ShardReader {
     ZS_CHECK(false, "element {} of {} is not held here", at, held.tensor.parameter);
   }
 
-  /// As much of it as one block is: it comes from the disk to memory that the next one has, too.
+  /// Reads as much of a piece as one block is: it comes from the disk to memory that the next one has, too.
   Buffer read_piece(const Buffer& piece, std::vector<std::byte>& memory) const {
     const Buffer part = piece.slice(0, std::min(piece.elems, DataFileWriter::kBlockBytes / size_of(piece.dtype)));
     memory.resize(static_cast<std::size_t>(part.bytes()));
@@ -261,7 +261,7 @@ class CheckpointSaver {
     io_.sync_folder(root_);
   }
 
-  /// As far as it goes: the error that is under way says more.
+  /// Cleans up as far as it goes: the error that is under way says more.
   void clean_up() const noexcept {
     if (!is_first()) return;
     try {

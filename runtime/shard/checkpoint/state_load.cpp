@@ -43,7 +43,7 @@ class Index {
   std::map<std::int64_t, Buffer> parts_;
 };
 
-/// To what the host keeps for a GPU, or on a disk.
+/// Stores to what the host keeps for a GPU, or on a disk.
 void store_now(Executor& executor, const Buffer& to, const Buffer& part) {
   const HostView values(executor.context(), executor.context().stream(), part);
   if (executor.link().is_on_disk(to)) return executor.link().write(to, values.as<float>());

@@ -13,7 +13,7 @@ std::vector<ShardSegment> segments_of(const UnitLayout& layout, const BucketPart
   return segments;
 }
 
-/// From the first element of a segment to its last.
+/// Elements from the first one of a segment to its last.
 Buffer rows_of(const Buffer& full, const FlatView& view, const ShardSegment& segment) {
   return full.slice(view.offset + segment.view_offset, (segment.runs() - 1) * segment.stride + segment.run);
 }

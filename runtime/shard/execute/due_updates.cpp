@@ -23,7 +23,7 @@ void DueUpdates::settle() {
   while (!due_.empty()) update_next();
 }
 
-/// Its own phase within a forward's.
+/// Makes the next update, in a phase of its own within a forward's.
 void DueUpdates::update_next() {
   const int unit = due_.back();
   due_.pop_back();

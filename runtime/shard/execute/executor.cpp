@@ -167,13 +167,13 @@ bool Executor::can_share(const FlatParameter& unit) const {
          unit.layout->whole_elems() == 0;
 }
 
-/// From the masters to the small group's shards, and from those.
+/// True if gathers go from the masters to the small group's shards, and from those.
 bool Executor::gathers_in_two_steps(const FlatParameter& unit) {
   return unit.groups().gather->size() < unit.layout->ranks();
 }
 
-/// One of the parts that `group` gathers, in a window of all of them, which the unit's parameters are from now on; none
-/// where the group has no windows.
+/// Acquires one of the parts that `group` gathers, in a window of all of them, which the unit's parameters are from now
+/// on; none where the group has no windows.
 Memory Executor::acquire_shared(FlatParameter& unit, Communicator& group, DType dtype, Stream& stream,
                                 const char* label) {
   const std::int64_t elems = unit.layout->gathered_elems() / group.size(), bytes = elems * size_of(dtype);

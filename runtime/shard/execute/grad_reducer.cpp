@@ -105,7 +105,8 @@ void GradReducer::reduce_scatter(const FlatParameter& unit, const Buffer& out, R
   });
 }
 
-/// By what compute has made of it. One that came back from the host is the offload stream's until it is used.
+/// Replaces the full gradient by what compute has made of it. One that came back from the host is the offload stream's
+/// until it is used.
 void GradReducer::replace_full(FlatParameter& unit, Memory memory) {
   unit.full_grad.release(context_.stream());
   unit.full_grad = std::move(memory);

@@ -44,7 +44,7 @@ DType dtype_of(Action::Kind kind, const FlatParameter& unit) {
   }
 }
 
-/// One of what ranks must have alike of a unit.
+/// Fact about a unit that ranks must have alike.
 struct Fact {
   const char* name;
   std::string (*text)(std::int64_t value);  // null: a hash, which says nothing

@@ -10,7 +10,7 @@ namespace zs {
 namespace {
 
 constexpr StateForm kCodeForm{DType::u8, 1}, kScaleForm{DType::f32, kCodeBlockElems};
-/// In Slice::state: those that there are, and behind them the scales behind a step.
+/// Places in Slice::state: the scales that there are, and after them the scales after a step.
 enum StatePlace : std::size_t { kM, kV, kMScale, kVScale, kNewMScale, kNewVScale };
 
 /// The blocks of a parameter of which more than one rank has elements.
@@ -158,7 +158,7 @@ void AdamW8bit::copy_shared(const Work& work, const Exchange& exchange, bool to_
   });
 }
 
-/// In an order that all ranks have.
+/// Exchanges scales in an order that all ranks have.
 void AdamW8bit::exchange_scales(const std::vector<Work>& works) {
   std::set<std::size_t> firsts;
   for (const Work& work : works) firsts.insert(first_[work.unit]);

@@ -96,8 +96,8 @@ void GradNorm::launch(const Accumulation& sum, bool is_first, const std::vector<
                              });
 }
 
-/// In the order of units, wherever they are: those of the device all at once, and those that the host keeps one after
-/// the other, while the next one's comes.
+/// Accumulates in the order of units, wherever they are: those of the device all at once, and those that the host keeps
+/// one after the other, while the next one's comes.
 void GradNorm::accumulate(const Accumulation& sum) {
   std::vector<std::size_t> on_host;
   for (std::size_t unit = 0; unit < segments_.size(); ++unit)

@@ -110,8 +110,8 @@ Optimizer::HostWork Optimizer::host_work(std::size_t unit, const Held& held, con
   return work;
 }
 
-/// On the finish stream, which has nothing else to do once gradients are reduced. Of the bf16 copies two are on their
-/// way at most.
+/// Updates a unit on the finish stream, which has nothing else to do once gradients are reduced. Of the bf16 copies two
+/// are on their way at most.
 void Optimizer::update_on_host(std::size_t unit, bool is_last) {
   FlatParameter& flat = executor_.units()[unit];
   Device& device = executor_.context().device();

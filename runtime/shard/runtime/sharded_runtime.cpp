@@ -67,8 +67,8 @@ void check_reshard(const UnitPolicy& policy, const ShardScheme& scheme) {
       {}, "leave it out, or use zero3, shard_grad_op, hsdp or nested");
 }
 
-/// Its own number of ranks in between; of shard_grad_op, which is zero3 but for what is kept between forward and
-/// backward.
+/// Sets the unit's own number of ranks in between; of shard_grad_op, which is zero3 but for what is kept between
+/// forward and backward.
 void set_between(PlacementOptions& placement, const UnitPolicy& policy) {
   if (!policy.reshard_after_forward || policy.reshard_after_forward->group() == 0) return;
   if (!placement.scheme.mesh && placement.scheme.strategy == Strategy::shard_grad_op)

@@ -183,7 +183,7 @@ bool Scheduler::stays_after_forward(int unit) const {
   return !target.schedule.reshard_after_forward || target.schedule.keep_unsharded || is_recorded_end(unit, true);
 }
 
-/// For its backward, of what it is about to free.
+/// True if the unit keeps, for its backward, a secondary shard of what it is about to free.
 bool Scheduler::keeps_secondary_shard(int unit) const {
   if (mode_ == Mode::eval || unit_at(unit).shard == ShardState::kept || !unit_at(unit).unshards_in_backward)
     return false;

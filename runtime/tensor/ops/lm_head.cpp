@@ -121,7 +121,7 @@ void chunk_losses_in_place(const LmHead& head, const Tensor& losses, const Tenso
 /// True if `losses` and dlogits come from logits of x's dtype, in their place.
 bool is_in_place(const Context& context) { return context.kernels().cross_entropy_in_place != nullptr; }
 
-/// From the chunk's dlogits: its rows of dx, and its part of the weight's gradient.
+/// Adds the chunk's gradients from its dlogits: its rows of dx, and its part of the weight's gradient.
 void chunk_gradients(const LmHead& head, const Tensor& dx, const Tensor& dlogits, std::int64_t first) {
   Context& context = head.x.context();
   const std::int64_t rows = dlogits.shape()[0];
