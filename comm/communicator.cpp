@@ -296,8 +296,8 @@ void Communicator::all_to_all_v(Stream& stream, std::string_view unit, RankParts
            name_of(from.dtype), name_of(from.device), name_of(to.dtype), name_of(to.device));
   const bool in_place = from.data == to.data && !from.empty() && !to.empty();
   ZS_CHECK(in_place || !overlap(from, to), "{}: in and out overlap, but do not begin together", here);
-  OpTag tag =
-      make_tag("all_to_all_v", unit, "", Buffer{nullptr, 0, from.dtype, from.device});  // ranks differ in their counts
+  // The tag has no counts, in which ranks differ.
+  OpTag tag = make_tag("all_to_all_v", unit, "", Buffer{nullptr, 0, from.dtype, from.device});
   tag.elems = from.elems;
   traffic_.add(CommOp::all_to_all, (from.elems - in.counts[static_cast<std::size_t>(rank())]) * size_of(from.dtype));
   const std::int64_t count_bytes = is_on_host() ? Pool::rounded(size() * std::ssize(said) * size_of(DType::i64)) : 0;

@@ -123,8 +123,8 @@ inline void fetch_parts(DirectOperation& operation, const PartTable& table, std:
   const auto copy = copy_for(out.bytes());
   operation.chunks(0, table.most_sent() * elem_bytes, [&](std::int64_t offset, std::int64_t bytes) {
     for (std::size_t i = 0; i < names.size(); ++i) {
-      const std::size_t place =
-          (i + static_cast<std::size_t>(self)) % names.size();  // every rank begins with another peer
+      // Every rank begins with another peer.
+      const std::size_t place = (i + static_cast<std::size_t>(self)) % names.size();
       const std::int64_t begin = table.sent_begin(names[place], self) * elem_bytes;
       const std::int64_t from = std::max(begin, offset);
       const std::int64_t to = std::min(begin + table.count(names[place], self) * elem_bytes, offset + bytes);

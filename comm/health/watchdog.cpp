@@ -19,8 +19,8 @@
 namespace zs {
 namespace {
 
-constexpr int kPollsThatSearch = 50,
-              kPollsBetweenSearches = 5;  // for the other ranks' processes, while the job starts; later
+// Polls that search for the other ranks' processes while the job starts; polls between two searches later.
+constexpr int kPollsThatSearch = 50, kPollsBetweenSearches = 5;
 constexpr std::int64_t kHeartbeatEvery_ns = 1'000'000'000;  // other hosts
 constexpr double kSendsWithin_s = 1;                        // a watchdog has polled that is taken to send them
 constexpr double kForOtherHosts_s = 10;                     // to which a rank that sees no culprit leaves the report

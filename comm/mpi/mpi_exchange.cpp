@@ -10,8 +10,8 @@ namespace {
 constexpr int kFirstTag = 1, kChunkTag = 2;  // messages of one pair and tag do not overtake each other
 constexpr double kAbandonTimeout_s = 1;
 constexpr int kPausesBetweenChecks = 200;  // pauses between two checks that those which are waited for are alive
-constexpr std::int64_t kTellsSpeedFrom =
-    std::int64_t{1} << 20;  // bytes of an operation; of less the way there and back is a large part
+// Bytes of an operation that tells a link's speed; of less the way there and back is a large part.
+constexpr std::int64_t kTellsSpeedFrom = std::int64_t{1} << 20;
 
 std::int64_t chunks_in(std::int64_t bytes, std::int64_t chunk_bytes) { return (bytes + chunk_bytes - 1) / chunk_bytes; }
 

@@ -35,8 +35,8 @@ std::int64_t mpi_all_reduce_scratch_bytes(int rank, int ranks, const Buffer& dat
 /// always under way before the peer's to it comes, and with that its data.
 class MpiExchange {
  public:
-  static constexpr std::int64_t kFirstMessageBytes =
-      3072;  // stays below the eager limits of vader (4 KiB) and tcp (64 KiB)
+  // The first message stays below the eager limits of vader (4 KiB) and tcp (64 KiB).
+  static constexpr std::int64_t kFirstMessageBytes = 3072;
   static constexpr std::int64_t kInlineBytes = kFirstMessageBytes - static_cast<std::int64_t>(sizeof(OpTag));
   /// Small data: every rank gets everything and reduces it.
   static bool is_one_round(const Buffer& data) { return data.bytes() <= kInlineBytes; }

@@ -21,8 +21,8 @@ LaunchOrderCheck::LaunchOrderCheck(std::unique_ptr<Communicator> hosts,
       on_failure_(std::move(on_failure)),
       thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
-LaunchOrderCheck::~LaunchOrderCheck() =
-    default;  // the thread ends with the comparison that it is in, which has a deadline
+// The thread ends with the comparison that it is in, which has a deadline.
+LaunchOrderCheck::~LaunchOrderCheck() = default;
 
 void LaunchOrderCheck::add(const OpTag& tag) {
   const std::lock_guard lock(mutex_);

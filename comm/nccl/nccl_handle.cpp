@@ -165,8 +165,8 @@ NcclHandle::~NcclHandle() {
   if (comm_ == nullptr) return;
   if (!is_aborted_) {
     discharge_locked();
-    const bool is_unwinding =
-        std::uncaught_exceptions() > 0;  // then the peers may not come to the end, and the user waits for the reason
+    // During an exception the peers may not come to the end, and the user waits for the reason.
+    const bool is_unwinding = std::uncaught_exceptions() > 0;
     if (failure_ || is_unwinding || !has_quietly_ended()) {
       abort_locked();
     } else if (const int status = library_->destroy(comm_); status != nccl::kSuccess) {

@@ -106,8 +106,8 @@ std::optional<Signature> composed_signature(const FileHead& head) {
   const auto rest = static_cast<std::uint64_t>(head.file_bytes - 8);
   if (bytes[8] == '{' && bytes[9] == '"' && word64(bytes, 0) <= rest)
     return Signature{"", "a model (safetensors)", "name the data to train on"};
-  const bool has_frame =
-      bytes[0] == '\x80' && (bytes[1] == 4 || bytes[1] == 5) && bytes[2] == '\x95';  // pickle's, with its length
+  // A frame is pickle's, with its length.
+  const bool has_frame = bytes[0] == '\x80' && (bytes[1] == 4 || bytes[1] == 5) && bytes[2] == '\x95';
   if (has_frame && word64(bytes, 3) <= rest) return Signature{"", "a Python pickle", kConvert};
   return std::nullopt;
 }

@@ -54,8 +54,8 @@ class HfConfig {
 
 /// Defaults that transformers has for a decoder with rotary positions whose config.json says nothing.
 struct RotaryDefaults {
-  std::int64_t hidden = 11008, vocab = 32000, context = 2048, kv_heads = 0,
-               head_dim = 0;  ///< 0: as many as heads; width / heads
+  /// kv_heads 0: as many as heads. head_dim 0: width / heads.
+  std::int64_t hidden = 11008, vocab = 32000, context = 2048, kv_heads = 0, head_dim = 0;
 };
 
 /// The settings that Llama, Mistral and Qwen have in common, both ways.

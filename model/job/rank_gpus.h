@@ -23,8 +23,8 @@ namespace zs {
 struct GpuLook {
   bool sees_gpu = false;
   std::string lacks;  ///< why it could not use one all the same, or at all; empty: nothing is missing
-  bool lacks_library =
-      false;  ///< that, of a GPU that could be used, is a library which is not found or cannot be loaded
+  /// Says that what it lacks, for a GPU that could be used, is a library which is not found or cannot be loaded.
+  bool lacks_library = false;
 };
 /// `libraries`: folders, see DeviceOptions.
 GpuLook look_for_gpu(const std::string& libraries);

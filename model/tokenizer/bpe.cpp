@@ -194,8 +194,8 @@ bool Bpe::append_byte_fallback(std::string_view symbol, std::vector<std::int32_t
 }
 
 void Bpe::append_symbols(std::string_view word, std::vector<std::int32_t>& out) const {
-  bool is_unknown =
-      false;  // an unknown token that is yet to come: behind the bytes that stand between, as others have it
+  // An unknown token is yet to come: after the bytes that stand between, as others have it.
+  bool is_unknown = false;
   std::string symbol;
   for (std::size_t at = 0; at < word.size();) {
     const std::size_t length = byte_level_ ? 1 : utf8_length(word[at]);

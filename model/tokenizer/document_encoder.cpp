@@ -116,8 +116,8 @@ std::string read_text_file(const std::string& path) {
     return Error(ExitCode::dataset, "cannot read the file: " + system_reason(reason), path,
                  "check path and permissions");
   };
-  const int descriptor =
-      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // opening a FIFO must not wait for a writer
+  // Opening a FIFO must not wait for a writer.
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) throw fail(errno);
   struct stat status {};
   std::string text;

@@ -212,8 +212,8 @@ class Translator {
     const bool is_category = name.size() <= 2;
     if (caseless_.back() && is_category && name.size() == 2 && (name[0] | 0x20) == 'l')
       refuse(fmt::format("\\p{{{}}} that ignores case", name));
-    const std::string prefix =
-        is_category || name == "Alphabetic" || name == "Any" ? "" : "sc:";  // PCRE2 would take script extensions
+    // PCRE2 would take script extensions without the prefix.
+    const std::string prefix = is_category || name == "Alphabetic" || name == "Any" ? "" : "sc:";
     return fmt::format("\\{}{{{}{}}}", (kind == 'P') != is_negated ? 'P' : 'p', prefix, name);
   }
 

@@ -12,8 +12,8 @@
 namespace zs {
 
 RegularFile::RegularFile(std::string path) : path_(std::move(path)) {
-  descriptor_ =
-      ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe without a writer must not hold it up
+  // A pipe without a writer must not hold it up.
+  descriptor_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor_ < 0)
     throw Error(ExitCode::model, fmt::format("cannot open the file: {}", system_reason(errno)), path_,
                 "check the path and its permissions");

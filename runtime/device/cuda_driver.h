@@ -72,8 +72,8 @@ struct CudaDriver {
   int (*module_load)(CUmod_st** module, const void* image);
   int (*module_unload)(CUmod_st* module);
   int (*module_function)(CUfunc_st** function, CUmod_st* module, const char* name);
-  int (*function_load)(
-      CUfunc_st* function);  ///< from CUDA 12.4; null before, when a function is loaded at its first launch
+  /// Loads a function: from CUDA 12.4; null before, when a function is loaded at its first launch.
+  int (*function_load)(CUfunc_st* function);
   /// Attributes of what a function may use; shared memory beyond 48 KiB must be asked for here.
   static constexpr int kMostDynamicSharedBytes = 8;
   int (*function_attribute)(CUfunc_st* function, int attribute, int value);

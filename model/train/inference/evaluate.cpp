@@ -243,8 +243,8 @@ class Evaluator {
       evaluation_.enqueue(batch, std::move(samples), nullptr);
       return 0;
     }
-    std::optional<Error>
-        problem;  // the disk's: the other ranks are in the midst of a forward, and learn of it behind it
+    // The disk's problem: the other ranks are in the midst of a forward, and learn of it after that.
+    std::optional<Error> problem;
     evaluation_.enqueue(batch, std::move(samples), [&](std::int64_t first, const Tensor& logits) {
       try {
         if (is_counted && !problem) logits_.write(batch.first + first, logits);

@@ -16,8 +16,8 @@ Inference::Inference(World& world, const Config& config, const SavedModel& model
     : world_(world), watch_(world), config_(config), model_(model) {}
 
 void Inference::adapt_to_ranks() {
-  config_.train.global_batch =
-      config_.train.micro_batch * world_.size();  // no step is taken: any number of ranks will do
+  // No step is taken: any number of ranks will do.
+  config_.train.global_batch = config_.train.micro_batch * world_.size();
   try {
     check_ranks(config_, world_.size(), world_.hosts());
   } catch (const Error& error) {

@@ -224,8 +224,8 @@ constexpr int kMostTimes = 16;
 
 Changes more_ranks(const MemoryDemand& demand) {
   Changes changes;
-  const bool are_threads =
-      demand.plan.transport == Transport::local && demand.gpus == 0;  // one rank on a GPU has no transport either
+  // One rank on a GPU has no transport either.
+  const bool are_threads = demand.plan.transport == Transport::local && demand.gpus == 0;
   if (demand.plan.ranks != demand.local_ranks || are_threads) return changes;
   const int most = demand.gpus > 0 ? demand.gpus : demand.plan.ranks * kMostTimes;
   for (int ranks = demand.plan.ranks + 1; ranks <= most; ++ranks) {

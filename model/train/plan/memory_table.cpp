@@ -126,8 +126,8 @@ std::int64_t live_bytes_at(std::span<const PlannedBuffer> buffers, std::int64_t 
 }
 
 std::string describe_grouped(std::span<const PlannedBuffer> buffers, std::span<const TraceEntry> step) {
-  using Key =
-      std::tuple<std::string, std::string, std::string, std::int64_t>;  // label, owners' series, first op, bytes
+  // Key of a row: label, owners' series, first op, bytes.
+  using Key = std::tuple<std::string, std::string, std::string, std::int64_t>;
   std::map<Key, Row> rows;
   const std::int64_t peak = peak_moment(buffers);
   for (const PlannedBuffer& buffer : buffers) {

@@ -205,8 +205,8 @@ class Repetition {
   }
 
  private:
-  static constexpr std::int64_t kMost =
-      12;  // small blocks may wander for longer; measured, that is worth a thousandth of the memory
+  // Small blocks may wander for longer; measured, that is worth a thousandth of the memory.
+  static constexpr std::int64_t kMost = 12;
   bool is_first_ = true;
   std::vector<std::uint64_t> layouts_;
 };

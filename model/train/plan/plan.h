@@ -53,8 +53,8 @@ struct TrainPlan {
   std::int64_t persistent_bytes = 0;  ///< counted on this rank between steps
   std::int64_t step_peak_bytes = 0;   ///< counted within a step: what metrics call peak_bytes
   std::int64_t peak_bytes = 0;  ///< the largest of a step's, a validation's and the end's (weights saved, text sampled)
-  std::int64_t reserved_bytes =
-      0;  ///< taken from the system for it, at once: a device's slab, and its part of shared memory
+  /// Bytes taken from the system for it, at once: a device's slab, and its part of shared memory.
+  std::int64_t reserved_bytes = 0;
   std::int64_t shared_bytes = 0;                ///< part of these in memory that the ranks of a host share
   std::map<std::string, std::int64_t> at_peak;  ///< live bytes by kind when a step is at its peak
   std::vector<PlannedBuffer> buffers;           ///< buffers of the second step; moments are indices into `trace`

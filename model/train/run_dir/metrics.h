@@ -23,8 +23,8 @@ struct StepMetrics {
   std::int64_t allocations = 0;  ///< calls to the system for counted memory since the last line, maximum over ranks
   std::optional<float> val_loss = {};
   double data_wait_ms = 0;  ///< for samples that had not been read in time, the longest of a rank
-  std::int64_t skipped_steps =
-      0;  ///< so far in this run: the gradient was not finite, and the weights stayed as they were
+  /// Steps so far in this run whose gradient was not finite, so that the weights stayed as they were.
+  std::int64_t skipped_steps = 0;
   std::map<std::string, std::int64_t> peak_by_kind = {};  ///< kinds that rank 0's peak is made of; empty: as before
   std::int64_t host_bytes = 0;               ///< maximum over ranks; 0: the host keeps nothing of the device's
   std::vector<LostShare> lost_updates = {};  ///< lost updates of groups of parameters, in the steps that were metered

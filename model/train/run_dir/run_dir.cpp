@@ -64,8 +64,8 @@ class Undo {
 /// True when this call made the folder, false when it was there.
 bool make_folder(const fs::path& path, Undo& undo) {
   if (::mkdir(path.c_str(), kFolderMode) == 0) {
-    static_cast<void>(::chmod(
-        path.c_str(), kFolderMode));  // whatever the umask; where the file system has no modes it has none to set
+    // The mode is set whatever the umask; where the file system has no modes it has none to set.
+    static_cast<void>(::chmod(path.c_str(), kFolderMode));
     undo.add(path);
     return true;
   }

@@ -28,8 +28,8 @@ struct SampleTask {
   std::int64_t count = 0;            ///< tokens to draw
   SampleOptions options = {};
   std::vector<std::int32_t> ends = {};  ///< tokens behind which nothing is drawn
-  std::function<bool()> stops =
-      {};  ///< asked before each token, the same on every rank; fewer are drawn where it says so. Null: never
+  /// Asked before each token, the same on every rank; fewer are drawn where it says so. Null: never.
+  std::function<bool()> stops = {};
 };
 
 /// Tokens without the end that they came to, if any: what of drawn tokens is text.

@@ -54,9 +54,9 @@ struct StepResult {
   float grad_norm = 0;
   std::int64_t peak_bytes = 0;  ///< counted, the largest of the ranks
   std::int64_t host_bytes = 0;  ///< counted of the host beside that, where it keeps anything (docs/offload.md)
-  std::int64_t allocations =
-      0;                  ///< calls to the system for counted memory since the last step's end, the most of the ranks
-  std::int64_t stop = 0;  ///< the largest of what the ranks gave enqueue_step
+  /// Calls to the system for counted memory since the last step's end, the most of the ranks.
+  std::int64_t allocations = 0;
+  std::int64_t stop = 0;          ///< the largest of what the ranks gave enqueue_step
   bool wants_validation = false;  ///< asked of some rank (Session::validate_on_request)
   bool is_save_due = false;       ///< some rank says so (Session::save_by), as of the next
   bool is_writing = false;

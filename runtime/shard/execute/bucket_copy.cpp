@@ -33,8 +33,8 @@ void copy_shard_in(ExecContext& exec, const KernelTable& kernels, const UnitLayo
 
 /// The views that a part has elements of.
 std::vector<Buffer> views_in(const UnitLayout& layout, const BucketPart& part, const Buffer& full) {
-  const bool has_all =
-      part.shards == layout.ranks();  // then there is no need to look at each shard, of which there may be thousands
+  // A part with all shards needs no look at each, of which there may be thousands.
+  const bool has_all = part.shards == layout.ranks();
   std::set<std::size_t> found;
   for (int i = 0; i < part.shards && !has_all; ++i) {
     for (const ShardSegment& segment : segments_of(layout, part, i)) found.insert(segment.view);

@@ -184,8 +184,8 @@ Memory Executor::acquire_shared(FlatParameter& unit, Communicator& group, DType 
   const Buffer own = unit.shared.slice(group.rank() * elems, elems);
   if (!group.is_race_checked()) return comm_pool_.adopt(own.data, bytes, stream, label);
   unit.published = own;
-  windows_.push_back(
-      BufferRaceCheck::allocate(bytes));  // beside what is counted, so that a step has the memory that was planned
+  // This memory is beside what is counted, so that a step has the memory that was planned.
+  windows_.push_back(BufferRaceCheck::allocate(bytes));
   return comm_pool_.adopt(windows_.back().get(), bytes, stream, label);
 }
 

@@ -72,12 +72,12 @@ struct SchemeOptions {
   Strategy strategy = Strategy::zero3;
   int group_size = 0;  ///< ranks of a small group: hsdp and nested only
   Reshard reshard_after_forward = true;
-  bool reduce_every_micro_batch =
-      true;  ///< else gradients stay whole until the last; zero1 and zero2 are one and the other
+  /// Reduces in every micro-batch, else gradients stay whole until the last; zero1 and zero2 are one and the other.
+  bool reduce_every_micro_batch = true;
   bool all_reduce_every_micro_batch = false;
   bool deterministic = false;  ///< gradients are folded over all ranks in the order of ranks, every micro-batch
-  std::optional<MeshPlan> mesh =
-      {};  ///< takes the place of strategy and group_size; `reshard_after_forward` is true or false then
+  /// Mesh that takes the place of strategy and group_size; `reshard_after_forward` is true or false then.
+  std::optional<MeshPlan> mesh = {};
   bool operator==(const SchemeOptions&) const = default;
 };
 
@@ -99,8 +99,8 @@ class ShardScheme {
   Axes accumulator;  ///< gradients between micro-batches
   Axes master;       ///< f32 weights, reduced gradients, optimizer state
   Axes replicate;    ///< ranks along these hold the same master shard
-  Axes
-      reduced;  ///< over these a micro-batch's gradient is reduce-scattered; the rest of the reduction comes at the end
+  /// Axes over which a micro-batch's gradient is reduce-scattered; the rest of the reduction comes at the end.
+  Axes reduced;
 
   /// One of `count` equal parts.
   struct Slice {

@@ -113,8 +113,8 @@ using ChooseDim = std::function<int(std::string_view name, const Shape& shape)>;
 
 struct LayoutOptions {
   Layout layout = Layout::flat;
-  std::int64_t min_shard_bytes =
-      0;               ///< parameters of fewer bytes (of the runtime dtype) stay whole: per_parameter only
+  /// Parameters of fewer bytes (of the runtime dtype) stay whole: per_parameter only.
+  std::int64_t min_shard_bytes = 0;
   ChooseDim dim = {};  ///< per_parameter only; none: the first dim of each
 };
 

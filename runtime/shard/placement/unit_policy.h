@@ -16,8 +16,8 @@ struct UnitPolicy {
   /// sharded; a number of ranks is one that divides those over which they are, and does not go with nested or a mesh.
   std::optional<Reshard> reshard_after_forward = {};
   std::optional<MixedPrecisionPolicy> precision = {};  ///< instead of the runtime's
-  std::optional<SchemeOptions> scheme =
-      {};                                   ///< instead of the runtime's, but for `deterministic`, which is one for all
+  /// Scheme of the unit instead of the runtime's, but for `deterministic`, which is one for all.
+  std::optional<SchemeOptions> scheme = {};
   std::optional<Division> division = {};    ///< instead of the runtime's
   std::optional<Residence> residence = {};  ///< instead of the runtime's
   /// Freezes the unit: its parameters are never trained, as set_trainable(false) has it for a while: no gradient of

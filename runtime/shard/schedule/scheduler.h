@@ -29,12 +29,12 @@ struct PrefetchOptions {
   /// Root and last unit stay unsharded from forward to backward, root and first one from one micro-batch to the next of
   /// the same step.
   bool keep_root_unsharded = true;
-  bool prefetch_after_backward =
-      false;  ///< in backward the next units are gathered after a unit's backward, not before it
-  bool delays_reductions =
-      false;  ///< a unit's reduction is asked for when the next unit's backward begins, or at the end
-  bool reduces_unused =
-      false;  ///< a unit without backward is reduced all the same, as zeros; ranks agree on which units those are
+  /// In backward the next units are gathered after a unit's backward, not before it.
+  bool prefetch_after_backward = false;
+  /// A unit's reduction is asked for when the next unit's backward begins, or at the end.
+  bool delays_reductions = false;
+  /// A unit without backward is reduced all the same, as zeros; ranks agree on which units those are.
+  bool reduces_unused = false;
 };
 
 /// Decisions that the cut of a unit makes on when it is gathered and reduced.
