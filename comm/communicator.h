@@ -93,7 +93,7 @@ class Communicator {
   void all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full);
 
   /// shard (n) := [shard +] sum over ranks, in rank order 0..size-1, of their `full` (size * n) slices that belong to
-  /// this rank. `full` of any dtype (sums of whole numbers wrap), but u8 and u16 over nccl. `shard` of the same dtype
+  /// this rank. `full` of any dtype (sums of integers wrap), but u8 and u16 over nccl. `shard` of the same dtype
   /// (bf16 is carried in f32 and rounded once at the end, also with accumulate), or f32 where `full` is bf16 (one f32
   /// addition a rank and element). In place when `shard` is this rank's slice of `full` (same dtype, overwrite only).
   /// CommDType::int8: slices travel packed, and are summed in f32, in rank order over all ranks; transport `hier` sums
@@ -171,7 +171,7 @@ class Communicator {
   virtual std::int64_t all_reduce_scratch_bytes(const Buffer& /*data*/) const { return 0; }
   /// Scratch of do_packed_sum, in bytes.
   virtual std::int64_t packed_sum_scratch_bytes(const Buffer& full) const;
-  /// Page-locked memory of the host, in bytes, that any operation which moves data asks of its stream. `out`: empty
+  /// Pinned memory of the host, in bytes, that any operation which moves data asks of its stream. `out`: empty
   /// where it is `in`.
   virtual std::int64_t pinned_bytes(const Buffer& /*in*/, const Buffer& /*out*/) const { return 0; }
 

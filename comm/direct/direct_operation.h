@@ -12,7 +12,7 @@ namespace zs {
 constexpr std::int64_t kLine = 64;  // bytes of a cache line
 
 /// Pieces that the data which a rank posts is cut into: `count` of `bytes`; the last may be shorter, and there may be
-/// empty ones behind it.
+/// empty ones after it.
 struct Pieces {
   std::int64_t count, bytes, total_bytes;
   int own = -1;  ///< among several, the one that no other rank fetches from this rank

@@ -37,8 +37,8 @@ constexpr bool nccl_adds_onto(DType dtype) { return dtype == DType::f32 || dtype
 std::int64_t nccl_reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, ReduceInto into,
                                                bool in_rank_order);
 
-/// The page-locked memory of the staged transport's operations, for those who plan without it: a copy of what goes in,
-/// and behind it one of what comes out.
+/// The pinned memory of the staged transport's operations, for those who plan without it: a copy of what goes in,
+/// and after it one of what comes out.
 std::int64_t staged_bytes(const Buffer& in, const Buffer& out);
 
 /// A communicator over buffers of a GPU: what travels as int8 is packed by its kernels. Thread and stream rules:

@@ -48,7 +48,7 @@ class StagedCommunicator final : public GpuSideCommunicator {
     return {{begin, in.elems, in.dtype, DeviceKind::cpu},
             {begin + Pool::rounded(in.bytes()), out.elems, out.dtype, DeviceKind::cpu}};
   }
-  /// The stream has come here, so that nobody uses the operation's page-locked memory but the host.
+  /// The stream has come here, so that nobody uses the operation's pinned memory but the host.
   void await(const OpTag& tag) const { await_stream(staging_->gpu, native(), staging_->timeout_s, tag.text()); }
 
   void do_all_gather(const OpTag& tag, Buffer shard, Buffer full) override {

@@ -54,7 +54,7 @@ bool is_own_user(std::string_view status) {
   return ids == own + own + own + own;
 }
 
-/// Text in /proc/PID/stat behind the name, from the state on; empty where there is no such process.
+/// Text in /proc/PID/stat after the name, from the state on; empty where there is no such process.
 std::string_view after_name(std::string_view stat) {
   const auto end_of_name = stat.rfind(") ");
   return end_of_name == stat.npos ? "" : stat.substr(end_of_name + 2);

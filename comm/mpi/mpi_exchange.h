@@ -27,7 +27,7 @@ std::int64_t mpi_all_reduce_scratch_bytes(int rank, int ranks, const Buffer& dat
 /// polled, with a deadline that every completed message renews; less often where the operation before has found the
 /// links slow. Owns one MPI communicator. Used by one thread at a time.
 ///
-/// The first message of each pair is the OpTag, with the payload behind it where that is small. A receiver compares the
+/// The first message of each pair is the OpTag, with the payload after it where that is small. A receiver compares the
 /// tag before it lets any payload into a buffer. Payloads of up to kEagerBytes are already on their way then. Larger
 /// ones, in chunks, at most kSlots of them at a time, wait for MPI to hear that the receiver is ready. Between hosts
 /// that answer goes by the socket of the data that the receiver itself sends, and must not come to wait behind it. So a

@@ -187,7 +187,7 @@ void HierCommunicator::reduce(const OpTag& tag, const Sum& wanted) {
 }
 
 /// Sends the sums of a chunk to the ranks whose pieces they are of, and gets those of this rank's own: into the slots
-/// behind the sent ones, by host.
+/// after the sent ones, by host.
 void HierCommunicator::exchange_sums(const OpTag& tag, const Sum& sum, std::int64_t from, std::int64_t elems) {
   const std::int64_t own_elems = sum.elems_of(rank(), from, elems), bytes = size_of(sum.dtype());
   const auto peers = exchange().prepare();
@@ -204,7 +204,7 @@ void HierCommunicator::exchange_sums(const OpTag& tag, const Sum& sum, std::int6
   exchange().run(tag);
 }
 
-/// Exchanges sums packed on the way, in scratch behind the slots.
+/// Exchanges sums packed on the way, in scratch after the slots.
 void HierCommunicator::exchange_packed(const OpTag& tag, const Sum& sum, std::int64_t from, std::int64_t elems) {
   const std::int64_t own_elems = sum.elems_of(rank(), from, elems),
                      room = packed_bytes(sum.chunk_bytes / size_of(sum.dtype()));

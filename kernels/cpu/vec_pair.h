@@ -197,7 +197,7 @@ inline void fetch(const T* x, P) {
   for (std::int64_t i = 0; i < kElems; i += kLineBytes / static_cast<std::int64_t>(sizeof(T)))
     __builtin_prefetch(x + i);
 }
-/// Fetches what lies so far behind `x` that it comes in time. A processor fetches ahead by itself, but not across pages
+/// Fetches what lies so far after `x` that it comes in time. A processor fetches ahead by itself, but not across pages
 /// of 4 KiB, and what it has begun to compute holds fewer loads than memory can have under way.
 template <std::uintptr_t kAheadBytes = 2048, class T, class P>
 inline void fetch_ahead(const T* x, P part) {

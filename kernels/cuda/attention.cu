@@ -23,7 +23,7 @@ __device__ inline float sum_of_row(float value) {
   return value + shuffle_xor(value, 2);
 }
 
-/// Scores of keys behind a query, or before its window, are minus infinity.
+/// Scores of keys after a query, or before its window, are minus infinity.
 template <int kKeys>
 __device__ inline void mask_scores(float (&s)[kRowTiles][kKeys / 8][4], std::int64_t first_query, std::int64_t key,
                                    std::int64_t window) {

@@ -11,7 +11,7 @@ namespace zs::cuda {
 template <int kHeadDim>
 inline constexpr int kChunks = kHeadDim / 8;
 
-/// Begins to copy kRows rows from row `first` on; zeros behind the last one.
+/// Begins to copy kRows rows from row `first` on; zeros after the last one.
 template <int kHeadDim, int kRows>
 __device__ inline void copy_tile(Words* tile, const HeadRows& rows, std::int64_t first, std::int64_t time) {
 #pragma unroll 1  // unrolled, its addresses take the registers that products need

@@ -1,7 +1,7 @@
 #include "kernels/cuda/warp.h"
 #include "kernels/fp8.h"
 
-/// Elements as whole numbers (runtime/base/int8_blocks.h), or in e4m3 in the same blocks, the same bits as the CPU's.
+/// Elements as integers (runtime/base/int8_blocks.h), or in e4m3 in the same blocks, the same bits as the CPU's.
 namespace zs::cuda {
 namespace {
 
@@ -11,7 +11,7 @@ constexpr std::uint32_t kInfinityBits = 0x7f800000u, kNanBits = 0x7fc00000u;
 /// Threads that share a block of elements: half a warp.
 constexpr int kBlockThreads = kInt8Block / kInt8Elems;
 
-/// Piece that a thread works on: kInt8Elems elements of a slice from `at` on. Behind the last slice there are none.
+/// Piece that a thread works on: kInt8Elems elements of a slice from `at` on. After the last slice there are none.
 struct Piece {
   std::int64_t slice, at, begin, end;  // range of the elements of all slices: [begin, end), empty where begin >= end
 };

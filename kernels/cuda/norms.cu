@@ -101,7 +101,7 @@ class NormGradient {
                  const float(&gamma)[kRowElems]) {
       visit(p, dy, xhat);
       for (int i = 0; i < kRowElems; ++i) {
-        const float g = dy[i] * gamma[i];  // 0 behind the row's end
+        const float g = dy[i] * gamma[i];  // 0 after the row's end
         g_sum += g;
         gx_sum += g * xhat[i];
       }

@@ -16,7 +16,7 @@ struct Known {
   float power = 0;
 };
 
-/// The ranges of one launch, as many of [next, end) as it takes: next moves behind them.
+/// The ranges of one launch, as many of [next, end) as it takes: next moves past them.
 ReduceArgs reduce_args(ExecContext& ctx, Reduction reduction, const Known& known, const Buffer*& next,
                        const Buffer* end) {
   const Buffer* const last = next + std::min<std::ptrdiff_t>(end - next, kReduceRanges);

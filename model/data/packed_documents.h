@@ -15,7 +15,7 @@ namespace zs {
 struct Document {
   std::int64_t first = 0, length = 0;
   std::int64_t prompt = 0;  ///< its first tokens that are no targets
-  bool goes_on = false;     ///< the token behind it is its last one's target
+  bool goes_on = false;     ///< the token after it is its last one's target
 };
 
 /// Packing of documents into sequences: `sequence` s has those of `order` from begin[s] up to begin[s + 1].
@@ -26,7 +26,7 @@ struct Packing {
 /// follows from the lengths alone, of which each is from 1 to `sequence`.
 Packing pack(const std::vector<std::int64_t>& lengths, std::int64_t sequence);
 
-/// Documents in sequences of `sequence` tokens, whole, with padding behind them that counts for nothing. Immutable: any
+/// Documents in sequences of `sequence` tokens, whole, with padding after them that counts for nothing. Immutable: any
 /// thread may read.
 class PackedDocuments {
  public:

@@ -32,7 +32,7 @@ bool is_adapter_parameter(std::string_view name);
 /// All products in the blocks of a model whose sizes are known, in the order of its files.
 std::vector<LoraProduct> lora_products(const ModelConfig& model);
 
-/// Products whose name, or what of it is behind one of its dots, a NamePattern matches: "q_proj", "*_proj",
+/// Products whose name, or what of it is after one of its dots, a NamePattern matches: "q_proj", "*_proj",
 /// "layers.0.*". Error(config) that names a pattern which matches none, and the nearest names.
 std::vector<LoraProduct> matching(const std::vector<LoraProduct>& products, const std::vector<std::string>& patterns);
 /// Targets that a configuration names.

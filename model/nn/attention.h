@@ -15,8 +15,8 @@ struct AttentionOptions {
   std::int64_t kv_heads = 0;  ///< each shared by heads / kv_heads query heads, neighbours; 0: as many as heads
   std::int64_t head_dim = 0;  ///< 0: width / heads
   std::int64_t window = 0;    ///< a token sees so many to each side, itself included; 0: all
-  bool is_causal = true;      ///< a token sees none behind it; else those too, and (B, heads, T, T) is kept
-  bool has_qkv_bias = true, has_bias = true;  ///< has_bias: of the projection behind attention
+  bool is_causal = true;      ///< a token sees none after it; else those too, and (B, heads, T, T) is kept
+  bool has_qkv_bias = true, has_bias = true;  ///< has_bias: of the projection after attention
   std::optional<RotaryOptions> rotary = {};   ///< queries and keys are turned by their positions
   std::optional<float> qk_norm_eps = {};      ///< an RMS norm of each query head, and of each key head, before that
   Init out_init = {.normal_std = kWeightDeviation};

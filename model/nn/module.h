@@ -35,7 +35,7 @@ class Module {
   /// True if a plan by blocks makes this module a unit of its own.
   virtual bool is_block() const { return false; }
 
-  /// The units of `runtime` that hold its parameters: the one that it is, or is a part of, and behind it, with
+  /// The units of `runtime` that hold its parameters: the one that it is, or is a part of, and after it, with
   /// `recurse`, those of modules below it. UsageError where the runtime does not shard it.
   std::vector<int> units_in(const ShardedRuntime& runtime, bool recurse) const;
 
@@ -90,7 +90,7 @@ class Module {
     note_child(child);
     return child;
   }
-  /// A child that this module owns, by a name below its own. args: of M's constructor, behind the path.
+  /// A child that this module owns, by a name below its own. args: of M's constructor, after the path.
   template <class M, class... Args>
   M& make_child(const std::string& name, Args&&... args) {
     return own_child(std::make_unique<M>(path_of(name), std::forward<Args>(args)...));

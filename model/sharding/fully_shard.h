@@ -106,7 +106,7 @@ class ShardedModel {
 /// it was called for the module before, or the model is sharded already.
 void fully_shard(Module& module, const UnitPolicy& policy = {});
 
-/// Shards a model: the last call, for its root, behind those for the modules below. The root unit owns what is in no
+/// Shards a model: the last call, for its root, after those for the modules below. The root unit owns what is in no
 /// other. Where no module below was given to fully_shard(), those that say is_block() are units. Collective.
 ///
 ///     for (Block& block : net.blocks) zs::fully_shard(block);

@@ -207,7 +207,7 @@ void BpeTokenizer::set_token(std::int32_t id, const std::string& text, bool is_s
   tokens_[static_cast<std::size_t>(id)] = {text, true, is_special};
 }
 
-/// The id of an added token is that of the vocabulary, or else the next behind the vocabulary: what the file says must
+/// The id of an added token is that of the vocabulary, or else the next after the vocabulary: what the file says must
 /// be the same.
 void BpeTokenizer::add_tokens() {
   std::erase_if(spec_.added_tokens, [](const AddedToken& token) { return token.content.empty(); });

@@ -41,7 +41,7 @@ class Regex {
   /// more memory or more steps than any sensible one.
   std::optional<TextRange> find(std::string_view text, std::size_t from, Scratch& scratch) const;
 
-  /// Calls `each(range)` for every match from left to right. An empty match right behind another match is passed over.
+  /// Calls `each(range)` for every match from left to right. An empty match right after another match is passed over.
   template <class Each>
   void find_all(std::string_view text, Scratch& scratch, const Each& each) const {
     std::optional<std::size_t> last_end;

@@ -270,7 +270,7 @@ class Translator {
   const std::string& setting_;
   std::size_t at_ = 0;
   std::string out_;
-  std::size_t literal_end_ = 0;           // behind the last literal
+  std::size_t literal_end_ = 0;           // after the last literal
   std::vector<bool> caseless_ = {false};  // one for each open group
 };
 

@@ -49,7 +49,7 @@ struct AddedToken {
   bool single_word = false, lstrip = false, rstrip = false, normalized = false, special = false;
 };
 
-/// Ids before and behind a text.
+/// Ids before and after a text.
 struct SpecialFrame {
   std::vector<std::int32_t> before, behind;
 };

@@ -44,7 +44,7 @@ struct Block {
   std::int64_t row = 0, rows = 0, column = 0, columns = 0;
 };
 
-/// `count` elements in runs of `run`, the first at `begin` and each `stride` behind the one before, of a parameter with
+/// `count` elements in runs of `run`, the first at `begin` and each `stride` after the one before, of a parameter with
 /// so many columns: as blocks, in the same order.
 std::vector<Block> blocks_of(std::int64_t begin, std::int64_t count, std::int64_t run, std::int64_t stride,
                              std::int64_t columns);

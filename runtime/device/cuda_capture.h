@@ -42,7 +42,7 @@ class CudaCapture {
   /// Asks the streams' watches what went wrong without the streams' knowledge, which is the cause of what they say
   /// themselves.
   void ask_watches(std::exception_ptr& failure) const;
-  /// All other streams go on behind compute, or compute behind all of them.
+  /// All other streams go on after compute, or compute after all of them.
   void part() const;
   void meet() const;
   void check(int status, const char* call) const { group_.context.check(status, call, "a graph of its streams' work"); }

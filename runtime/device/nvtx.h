@@ -15,7 +15,7 @@ using Function = void (*)();
 inline constexpr std::uint32_t kCallbacks = 1, kVersionInfo = 3;  ///< tables that a tool asks for
 struct Callbacks {
   std::size_t bytes = sizeof(Callbacks);
-  /// 1 where there is such a module; `count` pointers, of which the first is null, and a null behind them.
+  /// 1 where there is such a module; `count` pointers, of which the first is null, and a null after them.
   int (*module_functions)(int module, Function*** table, unsigned* count);
 };
 struct VersionInfo {

@@ -9,7 +9,7 @@ namespace zs {
 class Device;
 
 /// Bytes that a stream takes of its device for an op that asks for `bytes`: on the compute stream of a GPU the kernels'
-/// workspace lies behind them (ExecContext::workspace).
+/// workspace lies after them (ExecContext::workspace).
 std::int64_t scratch_block_bytes(DeviceKind device, StreamRole role, std::int64_t bytes);
 
 /// Bytes of scratch memory by stream.

@@ -12,9 +12,9 @@
 
 namespace zs {
 
-/// Page-locked memory of the host through which uploads go to one GPU: the driver copies from ordinary memory only
+/// Pinned memory of the host through which uploads go to one GPU: the driver copies from ordinary memory only
 /// after it has copied it to such memory itself, at a time of its own choice. A piece is free again when the GPU has
-/// passed the event behind its copy. Pieces are used in turn. Owned by the device; host thread only; dies after the
+/// passed the event after its copy. Pieces are used in turn. Owned by the device; host thread only; dies after the
 /// streams' work.
 class UploadRing {
  public:

@@ -33,7 +33,7 @@ using Rerun = std::function<std::shared_ptr<AutogradState>()>;
 class Node {
  public:
   Node() = default;
-  /// Lets go of the ops behind it one by one: a graph of any depth is dropped without a deep recursion.
+  /// Lets go of the ops that it came from one by one: a graph of any depth is dropped without a deep recursion.
   ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;

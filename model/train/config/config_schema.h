@@ -32,7 +32,7 @@ struct ConfigKey {
   std::string_view name;  ///< "train.lr"
   ConfigSlot (*slot)(Config&);
   ConfigRange range;
-  /// "a|b|c"; empty: any text. An empty choice is spelled "" (model.preset). "a:NAME": any text behind "a:".
+  /// "a|b|c"; empty: any text. An empty choice is spelled "" (model.preset). "a:NAME": any text after "a:".
   std::string_view choices;
   std::string_view default_note;  ///< instead of a constant default; "required" makes the key mandatory
   std::string_view doc;

@@ -39,7 +39,7 @@ class EvaluationBatches {
   std::int64_t full_, left_, rest_;  // whole micro-batches; windows, and then inputs, that are left
 };
 
-/// Collective: the mean cross entropy of every token of the data but the first, each seen behind those of its window;
+/// Collective: the mean cross entropy of every token of the data but the first, each seen after those of its window;
 /// prints a line to stdout, on one rank, and writes the logits (targets, vocab) that are asked for. The exit code.
 int evaluate(Inference& inference, const EvaluateRequest& request);
 

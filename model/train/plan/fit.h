@@ -42,7 +42,7 @@ std::size_t nearest(const std::vector<FitRow>& rows);
 /// The table, with a mark at the chosen row, what that takes of each limit, and what it changes.
 std::string describe(const std::vector<FitRow>& rows, std::size_t chosen, const FitRequest& request);
 
-/// Writes a configuration behind a line that says what it is for. Replaces only what this has written before and nobody
+/// Writes a configuration after a line that says what it is for. Replaces only what this has written before and nobody
 /// has changed since, else Error(cannot_create).
 void write_fit(const std::string& path, const FitRow& row, const std::string& toml);
 

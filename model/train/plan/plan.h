@@ -72,7 +72,7 @@ struct TrainPlan {
   DeviceKind device = DeviceKind::cpu;
 
   RankBytes rank_bytes() const { return {reserved_bytes, pinned_bytes, disk_bytes}; }
-  /// A device whose memory is allocated at once, and is enough for a run by this plan; page-locked memory that
+  /// A device whose memory is allocated at once, and is enough for a run by this plan; pinned memory that
   /// `options` asks for is there beside it. `make`: what stands for Device::create in tests.
   using MakeDevice = std::function<std::unique_ptr<Device>(DeviceKind, const DeviceOptions&)>;
   std::unique_ptr<Device> create_device(DeviceOptions options, const MakeDevice& make = Device::create) const;

@@ -8,7 +8,7 @@
 
 namespace zs {
 
-/// Blocks that backward computes again: of the first, all; of those behind them, what attention makes. The first ones'
+/// Blocks that backward computes again: of the first, all; of those after them, what attention makes. The first ones'
 /// activations are kept the longest: they are all there when a step needs most, whichever block is at work then.
 struct RecomputeSet {
   std::int64_t whole = 0, attention = 0;

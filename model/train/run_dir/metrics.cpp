@@ -77,7 +77,7 @@ std::string to_json(const StepMetrics& m) {
   for (const auto& [kind, bytes] : m.peak_by_kind)
     if (bytes > 0) kinds += fmt::format(R"({}"{}": {})", kinds.empty() ? "" : ", ", kind, bytes);
   if (!kinds.empty()) line += fmt::format(R"(, "peak_by_kind": {{{}}})", kinds);
-  constexpr std::size_t kRoom = 128;  // for what is behind them
+  constexpr std::size_t kRoom = 128;  // for what is after them
   const std::string lost =
       lost_updates_json(m.lost_updates, kLongestLine - std::min(kLongestLine, line.size() + kRoom));
   if (!lost.empty()) line += fmt::format(R"(, "lost_updates": {{{}}})", lost);

@@ -27,7 +27,7 @@ struct SampleTask {
   std::vector<std::int32_t> prompt;  ///< not empty
   std::int64_t count = 0;            ///< tokens to draw
   SampleOptions options = {};
-  std::vector<std::int32_t> ends = {};  ///< tokens behind which nothing is drawn
+  std::vector<std::int32_t> ends = {};  ///< tokens after which nothing is drawn
   /// Asked before each token, the same on every rank; fewer are drawn where it says so. Null: never.
   std::function<bool()> stops = {};
 };

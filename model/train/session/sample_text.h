@@ -18,7 +18,7 @@ class SampleText {
       : is_bytes_(config.data.kind == "text"), vocab_(config.model.vocab), tokenizer_(tokenizer) {}
 
   /// Tokens that a sample goes on from; never empty. A tokenizer puts its special tokens before it, not the end of the
-  /// text behind it. Where there is no text: the end-of-text token, which stands before a document, else a line end of
+  /// text after it. Where there is no text: the end-of-text token, which stands before a document, else a line end of
   /// bytes, else token 0. Error(config) for a text that the tokenizer refuses, or that has a token which the model does
   /// not know; it names `key`.
   std::vector<std::int32_t> prompt(std::string_view text, const std::string& key) const;

@@ -104,7 +104,7 @@ class Session {
   /// `lacks_data`: asked while a step computes whether this rank lacks what follows; all ranks learn it with the step's
   /// result.
   void look_ahead(std::function<bool()> lacks_data) { lacks_data_ = std::move(lacks_data); }
-  /// `is_wanted`: asked in each step whether somebody wants a validation behind it; all ranks learn it with the step's
+  /// `is_wanted`: asked in each step whether somebody wants a validation after it; all ranks learn it with the step's
   /// result.
   void validate_on_request(std::function<bool()> is_wanted) { wants_validation_ = std::move(is_wanted); }
   /// Asked while a step computes: whether a checkpoint is due, and whether one is still being written. All ranks learn

@@ -12,7 +12,7 @@ enum class LossPer : std::uint8_t { tokens, sequences };
 /// Weights of the targets of a micro-batch in its loss.
 struct TargetWeights {
   std::vector<float> each;  ///< 0 where the target is kIgnoredTarget
-  double all = 0;           ///< their sum: whole numbers, as exact as those
+  double all = 0;           ///< their sum: integers, as exact as those
 };
 
 /// Weights of targets. By tokens each target that counts weighs 1. By sequences those of each sequence, of `sequence`

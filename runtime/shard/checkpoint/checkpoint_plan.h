@@ -32,7 +32,7 @@ std::vector<std::vector<ElementRange>> plan_writes(const std::vector<std::vector
 /// Every segment begins on a multiple of this many bytes.
 inline constexpr std::int64_t kSegmentAlign = 64;
 
-/// Places ranges in a file behind `header_bytes`, one after the other. `element_bytes` of each tensor.
+/// Places ranges in a file after `header_bytes`, one after the other. `element_bytes` of each tensor.
 std::vector<SavedSegment> lay_out(const std::vector<ElementRange>& ranges,
                                   const std::vector<std::int64_t>& element_bytes, std::int64_t header_bytes);
 /// End of the last segment, rounded up.

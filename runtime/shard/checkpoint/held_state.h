@@ -47,7 +47,7 @@ void store_unit_state(Executor& executor, const Optimizer& optimizer, std::size_
 /// UsageError, by `what`, where the optimizer has state that is not f32, element by element: checkpoints alone hold it.
 void check_plain_state(const Optimizer& optimizer, const char* what);
 
-/// The state by parameter and kind: of units, in their order, and behind them the ignored parameters, of which there
+/// The state by parameter and kind: of units, in their order, and after them the ignored parameters, of which there
 /// are the values alone. Views of the shards. Without an optimizer: of the weights. UsageError where an ignored
 /// parameter is not f32.
 std::vector<HeldTensor> held_tensors(const Executor& executor, const Optimizer* optimizer);

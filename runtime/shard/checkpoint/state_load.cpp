@@ -256,7 +256,7 @@ class Loader {
   std::vector<HeldTensor> held_;
   std::map<std::string, const Parameter*> parameters_;
   std::map<Key, const HeldTensor*> given_;
-  std::vector<std::int64_t> shared_;  // by rank `root`, of held_ and behind them of parameters_
+  std::vector<std::int64_t> shared_;  // by rank `root`, of held_ and after them of parameters_
   bool is_alike_ = true;
 };
 

@@ -88,7 +88,7 @@ class Executor {
   void drop_reports();
   /// No later reduction starts before `event`: what is more urgent goes first.
   void hold_reductions(const Event& event);
-  /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait
+  /// The master shards (and their compute copies) were written by compute work enqueued so far; the next gathers wait
   /// for it. Not within a step: what is unsharded, or kept for a gather, would be old.
   void masters_updated();
   /// Masters were written by work on any stream, which `done` follows; the next gathers wait for that, and not for
@@ -97,7 +97,7 @@ class Executor {
   /// UsageError where a unit is unsharded, or kept for a gather.
   void check_all_sharded() const;
   /// Compute waits until no rank reads this rank's shards any more. Before they are written otherwise than by AdamW,
-  /// behind `wait_reductions` right after a step's last micro-batch, whose own communication on compute says the same,
+  /// after `wait_reductions` right after a step's last micro-batch, whose own communication on compute says the same,
   /// or by `write_back`. Collective; nothing where no unit is zero-copy.
   void wait_readers();
   /// Shards in shared memory count as not yet written, as of what compute was given so far: after an error the
@@ -108,8 +108,8 @@ class Executor {
   /// Sets the seed of random rounding from now on; `draws`: the weights are drawn anew from it. Between steps, after
   /// `wait_readers`.
   void set_seed(std::uint64_t seed, bool draws);
-  /// The host filled the master shards while the device was idle: their narrow copies follow, and the next gathers wait
-  /// for those.
+  /// The host filled the master shards while the device was idle: their compute copies follow, and the next gathers
+  /// wait for those.
   void masters_loaded();
   /// Updates that are left for the next forward. Settle them before you read or write masters, moments or gradients
   /// where they are kept.

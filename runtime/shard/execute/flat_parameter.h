@@ -18,8 +18,8 @@ namespace zs {
 /// One unit's parameters: their layout, their persistent shards and their transient buffers. `master` (f32 weights),
 /// `grad` (f32, reduced; none of a frozen unit) and, where parameters run in bf16, `narrow` (their bf16 copy, written
 /// by the optimizer) have layout->held_elems() elements each: slice `slice` of layout->ranks(), and whole parameters
-/// behind it. Of a zero-copy unit other ranks read this rank's shard (the one in the runtime dtype; `shared_kept` where
-/// there is one): it is written only behind what Executor::wait_readers does.
+/// after it. Of a zero-copy unit other ranks read this rank's shard (the one in the runtime dtype; `shared_kept` where
+/// there is one): it is written only after what Executor::wait_readers does.
 struct FlatParameter {
   FlatParameter(std::string unit_name, std::vector<Parameter*> members, std::shared_ptr<const UnitLayout> unit_layout,
                 int master_slice, const MixedPrecisionPolicy& unit_precision, std::uint64_t rounding_seed = 0)

@@ -161,7 +161,7 @@ void WriteCheck::compare_late() {
 }
 
 void WriteCheck::compare(const FlatParameter& unit, const Buffer& full) {
-  // Parameters that are whole on every rank are bound to the masters themselves, or to their narrow copies: the two
+  // Parameters that are whole on every rank are bound to the masters themselves, or to their compute copies: the two
   // must agree.
   const std::int64_t in_place = unit.is_never_gathered() ? 0 : unit.layout->shard_elems();
   if (unit.compute_copy && in_place < unit.layout->held_elems()) {

@@ -8,9 +8,9 @@
 
 namespace zs {
 
-/// Keeps the inputs of recomputed functions, as a rule blocks, in the host's memory (Device::pinned_memory) from behind
+/// Keeps the inputs of recomputed functions, as a rule blocks, in the host's memory (Device::pinned_memory) from after
 /// their forward until ahead of their backward. One goes there while the next function's forward runs, and comes back
-/// while the backward of the one behind it runs; the last `kStay` of a micro-batch stay, as they are needed at once.
+/// while the backward of the one after it runs; the last `kStay` of a micro-batch stay, as they are needed at once.
 /// All of it is by the offload stream; the compute stream waits where a copy takes longer than that. Owned by who runs
 /// micro-batches; one host thread uses it.
 class ActivationStore final : public InputKeeper {

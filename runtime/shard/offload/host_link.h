@@ -56,11 +56,11 @@ class HostLink {
   void store(Window window, const Event& written);
   /// Drops a window in which nothing has changed; `last_user` is who has read it.
   static void drop(Window window, Stream& last_user);
-  /// A copy in the host's memory of what compute has written to `in` so far, behind all that was stored. The event:
+  /// A copy in the host's memory of what compute has written to `in` so far, after all that was stored. The event:
   /// it has come there.
   Event send_down(const std::string& what, const Buffer& out, const Buffer& in);
   /// The host has changed what it keeps, and made `in`, by `made`; if it has made something, that goes to the device.
-  /// All that is loaded from now on comes behind it; `arrived`: it is done.
+  /// All that is loaded from now on comes after it; `arrived`: it is done.
   void send_up(const std::string& what, const Buffer& out, const Buffer& in, const Event& made, Event& arrived);
   /// `stream` may read what the host keeps in its memory: all that was stored so far has come there.
   void settle(Stream& stream) const { stream.wait(last_store_); }

@@ -28,7 +28,7 @@ class LostUpdates {
   /// or the optimizer updates in backward.
   LostUpdates(Executor& executor, const std::vector<std::string>& patterns);
 
-  /// Ahead of an update, behind the last micro-batch.
+  /// Ahead of an update, after the last micro-batch.
   void begin();
   /// Ends the comparison, after the update. Collective.
   void end();
@@ -55,7 +55,7 @@ class LostUpdates {
   std::vector<NamePattern> patterns_;
   std::vector<std::string> groups_;
   std::vector<Kept> kept_;  // between begin and end
-  Memory counts_;           // f32, by group and column; whole numbers, rounded
+  Memory counts_;           // f32, by group and column; integers, rounded
 };
 
 }  // namespace zs

@@ -26,7 +26,7 @@ class MatrixExchange {
   /// f32, this rank's segment of a matrix, element after element as in the shard: what `gather` takes, and where
   /// `scatter` puts it. Empty where this rank has none.
   Buffer part(std::size_t matrix) const;
-  /// f32, the whole matrix, behind `gather`; empty but on its owner.
+  /// f32, the whole matrix, after `gather`; empty but on its owner.
   Buffer whole(std::size_t matrix) const;
   /// Collective, like the next.
   void gather();

@@ -26,13 +26,13 @@ struct OptimizerOptions {
   float clip = 1.0f;        ///< largest norm of all gradients (GradNorm); 0: no clipping
   bool order_free = false;  ///< the norm is summed in fixed point, so that no cut of the parameters changes a bit of it
   std::vector<ParameterGroup> groups = {};  ///< the first that matches; one that matches no parameter is a UsageError
-  /// Above 0, below 1: there is an average a of the weights w, which begins as the weights behind the first update, and
-  /// behind each a := average a + (1 - average) w.
+  /// Above 0, below 1: there is an average a of the weights w, which begins as the weights after the first update, and
+  /// after each a := average a + (1 - average) w.
   float average = 0;
   /// Each unit is updated in backward, as soon as its gradient is reduced, and the gradient's memory goes then: in
   /// a step of one micro-batch the reduced gradients of two units exist at once. begin_step() and end_step() take the
   /// place of step(). There is no norm of all gradients: `clip` must be 0, and no step is skipped for one that is not
-  /// finite. Ranks that did not train alike are found by end_step(), behind the updates. Not with an average, Muon,
+  /// finite. Ranks that did not train alike are found by end_step(), after the updates. Not with an average, Muon,
   /// AdamW8bit, zero-copy units, or what the host keeps: a UsageError each; the only optimizer of its runtime.
   bool in_backward = false;
 };
@@ -84,12 +84,12 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   /// One update from the reduced gradients of this step, which it consumes. Collective. UsageError, before anything is
-  /// changed, where there are none: behind another step, before the last micro-batch has ended, without a backward. The
+  /// changed, where there are none: after another step, before the last micro-batch has ended, without a backward. The
   /// first step that is skipped is said in a line on stderr, by rank 0.
   void step(float lr) { step(lr, 1); }
   /// Steps as above. `step_number` counts from 1 and is for the ranks to compare, no more.
   void step(float lr, std::int64_t step_number);
-  /// OptimizerOptions::in_backward: before a step's last micro-batch begins, and behind its end. UsageError where one
+  /// OptimizerOptions::in_backward: before a step's last micro-batch begins, and after its end. UsageError where one
   /// is missing, or without in_backward.
   void begin_step(float lr);
   void end_step();
@@ -201,7 +201,7 @@ class Optimizer {
   /// A slice on its way, and what it is of.
   struct Part {
     Slice slice;
-    Buffer cast;  ///< the bf16 copy, where it is cast from the masters behind the update
+    Buffer cast;  ///< the bf16 copy, where it is cast from the masters after the update
     StochasticRounding rounding;
     bool is_cast_at_random;
     std::size_t view;   ///< the parameter's place in the unit
@@ -212,7 +212,7 @@ class Optimizer {
     std::size_t unit;
     std::vector<Part> parts;
   };
-  /// Updates the parameters that are apart, behind the norm of the gradients: of one unit of which the host keeps
+  /// Updates the parameters that are apart, after the norm of the gradients: of one unit of which the host keeps
   /// something, or at once of all units of which it keeps nothing. Collective: the same units on every rank. A class
   /// that has it calls settle() in its destructor.
   virtual void update_apart(std::vector<Apart>) {}
@@ -224,7 +224,7 @@ class Optimizer {
   bool is_updated(std::size_t unit, std::size_t parameter) const {
     return of_unit(unit).slots.at(parameter) != kNotUpdated;
   }
-  /// Enqueues `update` of each on compute, and the copies behind it.
+  /// Enqueues `update` of each on compute, and the copies after it.
   void launch_parts(OpInfo info, std::vector<Part> parts, const UnitUpdate& update) const;
   std::int64_t slot_count() const { return std::ssize(slots_); }
   static constexpr std::int64_t kScalars = sizeof(StepScalars) / sizeof(float);

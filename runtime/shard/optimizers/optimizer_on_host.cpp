@@ -37,7 +37,7 @@ void Optimizer::start_updates_on_host() {
   if (has_any) host_scalars_ = executor_.link().acquire(sizeof(StepScalars), "scalars");
 }
 
-/// The step's scalars, for the updates that the host makes from now on, which come behind all that compute has done.
+/// The step's scalars, for the updates that the host makes from now on, which come after all that compute has done.
 void Optimizer::bring_scalars() {
   Context& context = executor_.context();
   const Buffer here = all_scalars();

@@ -18,7 +18,7 @@ class ExecOrder {
   /// Ends it; a recording that saw anything becomes the order.
   void end();
 
-  /// Notes that `unit` runs now. False when replaying and another unit was due; the position then moves behind the next
+  /// Notes that `unit` runs now. False when replaying and another unit was due; the position then moves past the next
   /// occurrence of `unit`, if there is one.
   bool advance(Phase phase, int unit);
   /// Lists up to `count` units due after the one that runs, each of several turns in a row counted once; none while
