@@ -123,7 +123,7 @@ class Search {
                                               std::tie(set.weights, set.gradients, set.accumulator, set.moments));
   }
 
-  /// Row with as many of the setting's units as fit.
+  /// Row of a setting; where it chooses units, with as many of them on the device as fit.
   FitRow row_of(std::size_t setting, std::int64_t sequence, std::int64_t size) {
     const Planned& plan = planned(setting, sequence, size);
     FitRow row{demand_of(setting, sequence, size), plan.bytes, plan.peak_bytes, plan.share};

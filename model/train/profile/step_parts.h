@@ -46,7 +46,7 @@ class StepParts {
   int steps() const { return steps_; }
   const Part& of(StepPart part) const { return parts_[static_cast<std::size_t>(part)]; }
   double step_ms() const { return steps_ == 0 ? 0 : all_ms_ / steps_; }
-  /// Time of gathers and, below, of reductions in a step that ran beside compute's own ops.
+  /// Time a step of gathers and, below, of reductions, as far as they ran beside compute's own ops.
   double hidden_gathers_ms() const { return steps_ == 0 ? 0 : hidden_gathers_ms_ / steps_; }
   double hidden_reductions_ms() const { return steps_ == 0 ? 0 : hidden_reductions_ms_ / steps_; }
 

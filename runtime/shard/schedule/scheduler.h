@@ -146,7 +146,8 @@ class Scheduler {
     return is_due_ && mode_ == Mode::train && unit_at(unit).syncs &&
            (unit_at(unit).schedule.reduce_every_micro_batch || is_last_);
   }
-  /// Number of changes so far to how units shall run, beside which are frozen and what is reduced: a number to compare.
+  /// Number of changes so far to how units shall run, but for which are frozen and what is reduced: a number to
+  /// compare.
   std::int64_t changes() const { return changes_; }
   SumState sum_state(int unit) const { return unit_at(unit).sum; }
   const std::string& name(int unit) const { return unit_at(unit).name; }
