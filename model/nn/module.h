@@ -63,7 +63,7 @@ class Module {
   /// Shards the model instead of what shard_by_plan() does by the plan, for the root of a model that knows better: adds
   /// all of the runtime's units and is true, or does nothing.
   virtual bool shard_itself(ShardedRuntime&, const Plan&) { return false; }
-  /// Sets the lists of what is gathered ahead, as shard_itself, once the units are there.
+  /// Sets the lists of what is gathered ahead, once the units are there; true or nothing done, as shard_itself.
   virtual bool set_prefetch_lists(ShardedRuntime&, const ResolvedPlan&) { return false; }
 
   /// Opens the module for whoever uses its parameters: while the scope lives, those of its unit are unsharded.

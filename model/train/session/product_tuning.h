@@ -23,7 +23,7 @@ class ProductTuning {
   /// Collective, before the first step: takes what chosen() was in the run that goes on. Products that it lacks are
   /// timed as in a new run; all of them where it is for another GPU or library than some rank's.
   void restore(const std::string& saved);
-  /// Collective, after a step, when the device has done it.
+  /// Called after a step, when the device has done it. Collective.
   void after_step();
   /// Choices for a checkpoint, the same on every rank; empty: nothing is chosen.
   const std::string& chosen() const { return chosen_; }

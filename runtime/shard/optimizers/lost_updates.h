@@ -28,7 +28,7 @@ class LostUpdates {
   /// or the optimizer updates in backward.
   LostUpdates(Executor& executor, const std::vector<std::string>& patterns);
 
-  /// Ahead of an update, after the last micro-batch.
+  /// Begins the comparison, ahead of an update and after the last micro-batch.
   void begin();
   /// Ends the comparison, after the update. Collective.
   void end();

@@ -89,8 +89,8 @@ class Optimizer {
   void step(float lr) { step(lr, 1); }
   /// Steps as above. `step_number` counts from 1 and is for the ranks to compare, no more.
   void step(float lr, std::int64_t step_number);
-  /// OptimizerOptions::in_backward: before a step's last micro-batch begins, and after its end. UsageError where one
-  /// is missing, or without in_backward.
+  /// Begin and end of a step with in_backward: before its last micro-batch begins, and after its end. UsageError where
+  /// one is missing, or without in_backward.
   void begin_step(float lr);
   void end_step();
   /// The two parts of `step`, but for the line: what the host alone knows goes to the device, any time before the
