@@ -15,14 +15,15 @@
 
 namespace zs {
 
-/// How every wait for a peer passes its time: a few looks, yields for 100 us (what a peer on another core needs to copy
-/// half a MiB), then sleeps that grow to 100 us (there may be four ranks to a core) or to what it is told, with a
-/// deadline on the monotonic clock. A value on the waiting thread's stack.
+/// Backoff of every wait for a peer: a few polls, yields for 100 us (what a peer on another core needs to copy half a
+/// MiB), then sleeps that grow to 100 us (there may be four ranks to a core) or to what it is told, with a deadline on
+/// the monotonic clock. A value on the waiting thread's stack.
 class Backoff {
  public:
   static constexpr std::chrono::microseconds kLongestSleep{100};
 
-  /// With a longer `longest_sleep` than the usual one it does without yields: what it waits for is slow.
+  /// Makes a backoff; with a longer `longest_sleep` than the usual one it does without yields: what it waits for is
+  /// slow.
   explicit Backoff(double timeout_s, std::chrono::microseconds longest_sleep = kLongestSleep)
       : timeout_s_(timeout_s), longest_sleep_(longest_sleep) {
     restart();
@@ -67,9 +68,9 @@ class Backoff {
   int round_ = 0;
 };
 
-/// Of who waits for data that moves as quickly as these `bytes` did: while it sleeps, a quarter of what waits in a
-/// socket goes (docs/decisions/0043-slow-links-are-polled-less-often.md). Never less than the usual one, and 1 ms at
-/// most.
+/// Longest sleep of a wait for data that moves as quickly as these `bytes` did: while it sleeps, a quarter of what
+/// waits in a socket goes (docs/decisions/0043-slow-links-are-polled-less-often.md). Never less than the usual one, and
+/// 1 ms at most.
 inline std::chrono::microseconds longest_sleep(std::int64_t bytes, std::chrono::nanoseconds took) {
   constexpr double kMovesAsleep = 64 * 1024;
   constexpr double kLeast_us = static_cast<double>(Backoff::kLongestSleep.count()), kMost_us = 1000;

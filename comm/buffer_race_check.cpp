@@ -124,7 +124,7 @@ void Communicator::checked_reduce_scatter(const Ticket& ticket, Buffer full, Buf
     const Buffer out = race_check.output(shard);
     reduce(race_check.input(full), out);
   } else {
-    // What is not this rank's slice is an input only.
+    // Slices of other ranks are inputs only.
     const Buffer whole = race_check.copy_of(full), result = race_check.output(shard);
     race_check.input(full.slice(0, rank() * shard.elems));
     race_check.input(full.slice((rank() + 1) * shard.elems, full.elems - (rank() + 1) * shard.elems));

@@ -19,7 +19,7 @@ bool overlap(const Buffer& a, const Buffer& b) {
   return !a.empty() && !b.empty() && first_a < first_b + b.bytes() && first_b < first_a + a.bytes();
 }
 
-/// `variant` tells apart what the name of the operation does not: reduction, root, reduction.
+/// `variant` distinguishes calls of one operation: reduction operator, root rank, or reduce mode.
 OpTag make_tag(std::string_view op, std::string_view unit, std::string_view variant, const Buffer& buffer) {
   OpTag tag;
   tag.elems = buffer.elems;
@@ -278,7 +278,7 @@ void Communicator::all_to_all(Stream& stream, std::string_view unit, Buffer in, 
 
 void Communicator::all_to_all_v(Stream& stream, std::string_view unit, RankParts in, RankParts out) {
   const std::string here = where("all_to_all_v", unit);
-  std::vector<std::int64_t> said;  // what this rank sends, then what it expects
+  std::vector<std::int64_t> said;  // counts that this rank sends, then those that it expects
   for (const RankParts* parts : {&in, &out}) {
     const char* const name = parts == &in ? "in" : "out";
     ZS_CHECK(static_cast<int>(parts->counts.size()) == size(), "{}: {} has {} counts, expected {}", here, name,
@@ -296,8 +296,8 @@ void Communicator::all_to_all_v(Stream& stream, std::string_view unit, RankParts
            name_of(from.dtype), name_of(from.device), name_of(to.dtype), name_of(to.device));
   const bool in_place = from.data == to.data && !from.empty() && !to.empty();
   ZS_CHECK(in_place || !overlap(from, to), "{}: in and out overlap, but do not begin together", here);
-  OpTag tag =
-      make_tag("all_to_all_v", unit, "", Buffer{nullptr, 0, from.dtype, from.device});  // ranks differ in their counts
+  // The tag has no counts, in which ranks differ.
+  OpTag tag = make_tag("all_to_all_v", unit, "", Buffer{nullptr, 0, from.dtype, from.device});
   tag.elems = from.elems;
   traffic_.add(CommOp::all_to_all, (from.elems - in.counts[static_cast<std::size_t>(rank())]) * size_of(from.dtype));
   const std::int64_t count_bytes = is_on_host() ? Pool::rounded(size() * std::ssize(said) * size_of(DType::i64)) : 0;

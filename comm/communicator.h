@@ -93,7 +93,7 @@ class Communicator {
   void all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full);
 
   /// shard (n) := [shard +] sum over ranks, in rank order 0..size-1, of their `full` (size * n) slices that belong to
-  /// this rank. `full` of any dtype (sums of whole numbers wrap), but u8 and u16 over nccl. `shard` of the same dtype
+  /// this rank. `full` of any dtype (sums of integers wrap), but u8 and u16 over nccl. `shard` of the same dtype
   /// (bf16 is carried in f32 and rounded once at the end, also with accumulate), or f32 where `full` is bf16 (one f32
   /// addition a rank and element). In place when `shard` is this rank's slice of `full` (same dtype, overwrite only).
   /// CommDType::int8: slices travel packed, and are summed in f32, in rank order over all ranks; transport `hier` sums
@@ -171,7 +171,7 @@ class Communicator {
   virtual std::int64_t all_reduce_scratch_bytes(const Buffer& /*data*/) const { return 0; }
   /// Scratch of do_packed_sum, in bytes.
   virtual std::int64_t packed_sum_scratch_bytes(const Buffer& full) const;
-  /// Page-locked memory of the host, in bytes, that any operation which moves data asks of its stream. `out`: empty
+  /// Pinned memory of the host, in bytes, that any operation which moves data asks of its stream. `out`: empty
   /// where it is `in`.
   virtual std::int64_t pinned_bytes(const Buffer& /*in*/, const Buffer& /*out*/) const { return 0; }
 
@@ -194,7 +194,7 @@ class Communicator {
   virtual bool adds(DType /*dtype*/) const { return true; }
   /// True if the next two functions are there, for buffers where they lie: else nothing travels as int8.
   virtual bool can_pack() const { return true; }
-  /// As KernelTable's pack_int8 and reduce_int8: elements (slices, n), packed u8, one part after the
+  /// Pack and reduce, as KernelTable's pack_int8 and reduce_int8: elements (slices, n), packed u8, one part after the
   /// other.
   virtual void pack(Buffer packed, Buffer elements, int slices);
   virtual void reduce_packed(Buffer out, Buffer packed, int parts, bool accumulate);
@@ -217,7 +217,7 @@ class Communicator {
     info.pinned_bytes = pinned_bytes(in, out);
     return info;
   }
-  /// On the stream's thread: `run` with its record.
+  /// Performs `run`, with its record, on the stream's thread.
   template <class Run>
   void perform(ExecContext& exec, const Ticket& ticket, const Run& run);
   BufferRaceCheck make_race_check(const Ticket& ticket) const;

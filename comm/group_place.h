@@ -7,7 +7,7 @@
 
 namespace zs {
 
-/// Which of a group's ranks `rank` is, in a world of `size`. UsageError where it is none of them, one of them is no
+/// Place of `rank` among a group's ranks, in a world of `size`. UsageError where it is none of them, one of them is no
 /// rank of the world, or one is there twice.
 inline int place_in_group(std::span<const int> ranks, int rank, int size) {
   for (const int r : ranks) {

@@ -52,8 +52,8 @@ void stream_bytes(void* to, const void* from, std::int64_t bytes) {
 #if defined(__SSE2__)
   auto* out = static_cast<char*>(to);
   const auto* in = static_cast<const char*>(from);
-  constexpr std::int64_t kLine = 64,
-                         kAhead = 16 * kLine;  // so much further on memory is asked for, as in ordered_reduce_loops.cpp
+  // kAhead: distance at which memory is asked for ahead, as in ordered_reduce_loops.cpp.
+  constexpr std::int64_t kLine = 64, kAhead = 16 * kLine;
   const std::int64_t head =
       std::min<std::int64_t>(bytes, static_cast<std::int64_t>(-reinterpret_cast<std::uintptr_t>(to) % kLine));
   copy_bytes(out, in, head);

@@ -26,13 +26,14 @@ inline std::byte* bytes_of(const Buffer& buffer) { return static_cast<std::byte*
 /// memcpy that accepts null for zero bytes, and source == destination.
 void copy_bytes(void* to, const void* from, std::int64_t bytes);
 
-/// The same, past the caches where the processor can: spares reading what is overwritten, for results too large to stay
-/// in a cache anyway.
+/// Copies past the caches where the processor can: spares reading what is overwritten, for results too large to stay in
+/// a cache anyway.
 void stream_bytes(void* to, const void* from, std::int64_t bytes);
 
-/// How a result of so many bytes is best written.
+/// Copy by which a result of so many bytes is best written.
 inline auto copy_for(std::int64_t bytes) {
-  constexpr std::int64_t kStreamedFrom = std::int64_t{1} << 20;  // what is larger than a second-level cache
+  // Size of a second-level cache: larger results are streamed
+  constexpr std::int64_t kStreamedFrom = std::int64_t{1} << 20;
   return bytes >= kStreamedFrom ? stream_bytes : copy_bytes;
 }
 

@@ -79,8 +79,8 @@ struct Min {
 
 constexpr std::int64_t kBlockElems = 2048;  // the block of sums stays in the first-level cache
 
-/// How many parts one pass adds: each is a stream of memory of its own. With the first, those of eight ranks. One where
-/// no gradients are added: what is not timed is compiled in a third of the time.
+/// Number of parts that one pass adds: each is a stream of memory of its own. With the first, those of eight ranks. One
+/// where no gradients are added: what is not timed is compiled in a third of the time.
 constexpr std::size_t kMostPartsAPass = 7;
 template <class Acc, class Op>
 constexpr std::size_t kPartsAPass = std::is_same_v<Acc, float>&& std::is_same_v<Op, Sum<float>> ? kMostPartsAPass : 1;
@@ -91,7 +91,7 @@ struct Parts {
 };
 
 constexpr std::int64_t kLine = 64;
-/// So much further on memory is asked for: a core reads more at a time than it asks for by itself.
+/// Distance at which memory is asked for ahead: a core reads more at a time than it asks for by itself.
 constexpr std::int64_t kAhead = 16 * kLine;
 /// Into the second-level cache: parts lie whole pages apart, so that a first-level cache of eight ways has too few for
 /// the same line of all.

@@ -30,7 +30,7 @@ struct Isa {
   bool (*run)(const OrderedReduction& args);
 };
 
-/// Those that this processor can run, the best first.
+/// Instruction sets that this processor can run, the best first.
 std::vector<const Isa*> available();
 
 namespace baseline {

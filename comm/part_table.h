@@ -7,8 +7,8 @@
 
 namespace zs {
 
-/// What every rank of a group sends to every other in an exchange of parts of any size, in elements: the same on all
-/// ranks. A rank's parts lie one after the other in the order of their receivers, what it gets in the order of the
+/// Table of what every rank of a group sends to every other in an exchange of parts of any size, in elements: alike on
+/// all ranks. A rank's parts lie one after the other in the order of their receivers, what it gets in the order of the
 /// senders. A value.
 class PartTable {
  public:
@@ -19,9 +19,9 @@ class PartTable {
 
   int ranks() const { return ranks_; }
   std::int64_t count(int from, int to) const { return sent_begin(from, to + 1) - sent_begin(from, to); }
-  /// Where that part begins in what `from` sends; to == ranks: the end.
+  /// Offset of that part in what `from` sends; to == ranks: the end.
   std::int64_t sent_begin(int from, int to) const { return sent_[index(from, to)]; }
-  /// Where it begins in what `to` gets.
+  /// Offset of that part in what `to` gets.
   std::int64_t received_begin(int to, int from) const { return received_[index(to, from)]; }
   /// All that the rank which sends most sends.
   std::int64_t most_sent() const { return most_sent_; }

@@ -6,7 +6,7 @@
 #include "runtime/base/int8_blocks.h"
 #include "runtime/base/usage_error.h"
 
-/// What every back end's kernels demand of their Buffers before they look at the elements. A violation is an
+/// Checks of every back end's kernels on their Buffers before they look at the elements. A violation is an
 /// Error(internal) with the numbers, or, where a caller outside the library is likely to bring it about, a UsageError.
 /// The stream adds the op's name to both.
 namespace zs::checks {
@@ -17,7 +17,7 @@ inline std::int64_t same_elems(const Buffer& out, const Buffer& in) {
   return out.elems;
 }
 
-/// From f32 to bf16. The number of elements.
+/// Checks a cast from f32 to bf16; returns the number of elements.
 inline std::int64_t stochastic_cast(const Buffer& out, const Buffer& in, const StochasticRounding& rounding) {
   ZS_CHECK(out.dtype == DType::bf16 && in.dtype == DType::f32, "{} out, {} in, expected bf16 and f32",
            name_of(out.dtype), name_of(in.dtype));
@@ -107,7 +107,7 @@ inline void matmul(const Buffer& c, const Buffer& a, const Buffer& b, const Buff
            "bias {} x {} for {} columns of {}", bias.elems, name_of(bias.dtype), d.n, name_of(c.dtype));
 }
 
-/// Whether it has no terms: then c := beta * c, and there is no bias.
+/// True if the product has no terms: then c := beta * c, and there is no bias.
 inline bool is_empty_sum(const Buffer& bias, const MatmulDims& d) {
   if (d.k > 0) return false;
   ZS_CHECK(bias.empty(), "a bias of {} elements for a product of ({}, 0) and (0, {})", bias.elems, d.m, d.n);
@@ -138,7 +138,7 @@ inline void strided(const char* what, const Strided& operand, const Shape& shape
            what, name_of(dtype));
 }
 
-/// Not of an empty shape.
+/// Checks a map, which is not of an empty shape.
 inline void map(const Map& map) {
   ZS_CHECK(map.shape.rank() > 0, "a map of no dim");
   strided("out", map.out, map.shape);
@@ -146,7 +146,7 @@ inline void map(const Map& map) {
     if (!in.buffer.empty()) strided("in", in, map.shape);
 }
 
-/// Not where nothing is kept.
+/// Checks a reduction, which keeps something.
 inline void reduce(const Reduce& reduce) {
   ZS_CHECK(reduce.kept.rank() > 0 && reduce.reduced.rank() > 0, "a reduction over {} dims for {}",
            reduce.reduced.rank(), reduce.kept.rank());
@@ -326,7 +326,7 @@ inline std::int64_t logits_of_targets(const Buffer& logits, const Buffer& target
   return stride;
 }
 
-/// As above, of f32.
+/// Checks a cross entropy as above, of f32.
 inline std::int64_t cross_entropy(const Buffer& lse, const Buffer& logits, const Buffer& targets,
                                   std::int64_t classes) {
   require("logits", logits, DType::f32, "cast them: cast(logits, DType::f32)");
@@ -345,7 +345,7 @@ inline void cross_entropy_gradient(const Buffer& dlogits, const Buffer& logits, 
            logits.elems, dloss.elems);
 }
 
-/// As long as StepScalars, f32.
+/// Checks scalars: f32, as long as StepScalars.
 inline void step_scalars(const Buffer& scalars) {
   ZS_CHECK(scalars.bytes() == sizeof(StepScalars) && scalars.dtype == DType::f32,
            "{} bytes of {} as scalars, expected {} of f32", scalars.bytes(), name_of(scalars.dtype),
@@ -380,7 +380,7 @@ inline void blockwise_adamw(const BlockwiseAdamW& of) {
              blocks_of(of.part, elems));
 }
 
-/// Of a norm: a power above 0. Whether it is infinite.
+/// True if a norm's power, which must be above 0, is infinite.
 inline bool is_max_norm(float power) {
   ZS_CHECK(power > 0, "a norm of power {}, expected above 0", power);
   return std::isinf(power);

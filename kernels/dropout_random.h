@@ -6,7 +6,7 @@
 
 namespace zs {
 
-/// Whether dropout keeps the element of this index: on every back end from this source. threshold: see
+/// True if dropout keeps the element of this index: on every back end from this source. threshold: see
 /// dropout_threshold.
 static constexpr bool is_kept(std::uint64_t key, std::uint64_t index, std::uint32_t threshold) {
   const std::uint32_t low = static_cast<std::uint32_t>(index), high = static_cast<std::uint32_t>(index >> 32);
@@ -14,7 +14,7 @@ static constexpr bool is_kept(std::uint64_t key, std::uint64_t index, std::uint3
   return mix32(first ^ mix32(high + static_cast<std::uint32_t>(key >> 32))) >= threshold;
 }
 
-/// Of all 2^32 random numbers those below it drop their element.
+/// Threshold below which random numbers, of all 2^32, drop their element.
 static constexpr std::uint32_t dropout_threshold(float probability) {
   return static_cast<std::uint32_t>(static_cast<double>(probability) * 4294967296.0);
 }

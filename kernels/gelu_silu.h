@@ -10,7 +10,7 @@ inline constexpr float kRootHalf = 0.70710678118654752f;      // sqrt(1 / 2)
 inline constexpr float kNormalAtZero = 0.39894228040143268f;  // 1 / sqrt(2 pi)
 /// Beyond +- this GELU is 0 or x to f32; keeps powers of x finite.
 inline constexpr float kMostOfGelu = 20.0f;
-/// Below it SiLU is taken to be what it is there, -1.4e-33, so that e^-x stays finite.
+/// Bound below which SiLU is taken to be what it is there, -1.4e-33, so that e^-x stays finite.
 inline constexpr float kLeastOfSilu = -80.0f;
 
 }  // namespace zs

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Before a function that the host's compiler and nvcc both compile, for the CPU and for the GPU.
+/// Marks a function that the host's compiler and nvcc both compile, for the CPU and for the GPU.
 #if defined(__CUDACC__)
 #define ZS_ON_BOTH __host__ __device__
 #else

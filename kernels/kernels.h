@@ -19,7 +19,7 @@ namespace zs {
 /// A product C (m, n) := A' (m, k) * B' (k, n) + beta * C [+ bias (n)], all row-major and dense. A' is `a`, or its
 /// transpose when `transpose_a` (then `a` is stored (k, m)); likewise B'. beta is 0 or 1. a and b have one dtype; c is
 /// f32 or that dtype; the sum is carried in f32. Any size may be 0: c := beta * c where k is, and then there is no
-/// bias. Of a batch each of a, b and c is so many matrices, one behind the other; only `matmul` takes one.
+/// bias. Of a batch each of a, b and c is so many matrices, one after the other; only `matmul` takes one.
 struct MatmulDims {
   std::int64_t m, n, k;
   bool transpose_a = false, transpose_b = false;
@@ -175,7 +175,7 @@ enum class GeluKind : std::uint8_t { tanh, erf };
 struct KernelScratch {
   std::int64_t (*matmul)(const MatmulDims& dims);
   std::int64_t (*bias_backward)(std::int64_t rows, std::int64_t width);
-  /// Here and below of rms_norm, too.
+  /// Scratch of layer_norm, and of rms_norm too.
   std::int64_t (*layer_norm_forward)(std::int64_t width);
   std::int64_t (*layer_norm_backward)(std::int64_t rows, std::int64_t width);
   /// Forward or backward.
@@ -361,11 +361,11 @@ struct KernelTable {
   /// Chen et al. 2023: g = grad * clip_coefficient; master -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay *
   /// master); m := beta2 * m + (1 - beta2) * g. The sign of 0 is 0.
   void (*lion)(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const LionOptions& options);
-  /// AdamW with moments of 8 bits, part 1: new scales := the largest magnitudes of the moments behind the step among
+  /// AdamW with moments of 8 bits, part 1: new scales := the largest magnitudes of the moments after the step among
   /// the part's elements of each block, at most the largest f32; the old ones where the step is skipped. Who shares a
   /// block with others goes on with the largest of all.
   void (*blockwise_adamw_scales)(ExecContext& ctx, const BlockwiseAdamW& of, const AdamWOptions& options);
-  /// part 2: a step as `adamw` does it from the moments before it; the moments behind it become codes for the new
+  /// part 2: a step as `adamw` does it from the moments before it; the moments after it become codes for the new
   /// scales. A v above 0 stays above 0.
   void (*blockwise_adamw)(ExecContext& ctx, const BlockwiseAdamW& of, const AdamWOptions& options);
 };

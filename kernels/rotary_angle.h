@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-/// By how much rotary positions turn (Su et al. 2021). The CPU's kernels and the GPU's compute it from the same source,
-/// by plain f64 arithmetic that no compiler of them may fuse: the same bits everywhere. Functions are static because an
-/// instruction set's own copy must stay its own (kernels/cpu/isa.h).
+/// Angles by which rotary positions turn (Su et al. 2021). The CPU's kernels and the GPU's compute it from the same
+/// source, by plain f64 arithmetic that no compiler of them may fuse: the same bits everywhere. Functions are static
+/// because an instruction set's own copy must stay its own (kernels/cpu/isa.h).
 namespace zs {
 
 /// Turns of a pair from one position to the next: base^(-2 pair / head_dim) / (2 pi). ratio: base^(-2 / head_dim).

@@ -46,7 +46,7 @@ ZS_HOST_DEVICE float adamw_rule(const AdamWOptions& options, const StepScalars& 
                              weight_decay * before);
 }
 
-/// Without a moment `m` is not looked at.
+/// Rule of SGD. Without a moment `m` is not looked at.
 template <bool kHasMoment>
 ZS_HOST_DEVICE float sgd_rule(const SgdOptions& options, const StepScalars& step, float weight_decay, float before,
                               float grad, float& m) {

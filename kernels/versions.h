@@ -4,7 +4,7 @@
 
 namespace zs {
 
-/// Of the oneDNN that this process has loaded: "2.7.2".
+/// Version of the oneDNN that this process has loaded: "2.7.2".
 std::string onednn_version();
 
 /// Compute capabilities that the CUDA kernels in this program are compiled for, as the build was told: "80,90+PTX";

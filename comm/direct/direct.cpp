@@ -8,7 +8,7 @@
 namespace zs {
 namespace {
 
-/// Of a result that is reduced and then handed round: stays in the second-level cache in between.
+/// Block of a result that is reduced and then handed round: stays in the second-level cache in between.
 constexpr std::int64_t kBlockBytes = std::int64_t{128} << 10;
 
 std::int64_t lines(std::int64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }

@@ -7,7 +7,7 @@
 
 namespace zs {
 
-/// What one rank tells the others about its part in an operation. Trivially copyable; may lie in memory that processes
+/// Part of one rank in an operation, as it tells the others. Trivially copyable; may lie in memory that processes
 /// share.
 struct OpPost {
   OpTag tag;
@@ -41,12 +41,12 @@ struct DirectGroup {
 /// steps through together. Thread and stream rules: Communicator's.
 class DirectCommunicator : public Communicator {
  public:
-  /// Of each rank's staging memory.
+  /// Size of each rank's staging memory.
   static constexpr std::int64_t kStagingBytes = std::int64_t{1} << 20;
 
   int rank() const override { return rank_; }
   int size() const override { return group_.place.size(); }
-  /// What errors call the ranks, by rank, where these are part of a larger group.
+  /// Names the ranks in errors, by rank, where these are part of a larger group.
   void call_ranks(std::vector<int> names) { names_ = std::move(names); }
 
  protected:

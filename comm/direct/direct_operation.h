@@ -9,13 +9,13 @@
 
 namespace zs {
 
-constexpr std::int64_t kLine = 64;  // of cache
+constexpr std::int64_t kLine = 64;  // bytes of a cache line
 
-/// How the data that a rank posts is cut: into `count` pieces of `bytes`; the last may be shorter, and there may be
-/// empty ones behind it.
+/// Pieces that the data which a rank posts is cut into: `count` of `bytes`; the last may be shorter, and there may be
+/// empty ones after it.
 struct Pieces {
   std::int64_t count, bytes, total_bytes;
-  int own = -1;  ///< of several, the one that no other rank fetches from this rank
+  int own = -1;  ///< among several, the one that no other rank fetches from this rank
 
   std::int64_t begin(std::int64_t piece) const { return std::min(piece * bytes, total_bytes); }
   std::int64_t size(std::int64_t piece) const { return begin(piece + 1) - begin(piece); }
@@ -123,8 +123,8 @@ inline void fetch_parts(DirectOperation& operation, const PartTable& table, std:
   const auto copy = copy_for(out.bytes());
   operation.chunks(0, table.most_sent() * elem_bytes, [&](std::int64_t offset, std::int64_t bytes) {
     for (std::size_t i = 0; i < names.size(); ++i) {
-      const std::size_t place =
-          (i + static_cast<std::size_t>(self)) % names.size();  // every rank begins with another peer
+      // Every rank begins with another peer.
+      const std::size_t place = (i + static_cast<std::size_t>(self)) % names.size();
       const std::int64_t begin = table.sent_begin(names[place], self) * elem_bytes;
       const std::int64_t from = std::max(begin, offset);
       const std::int64_t to = std::min(begin + table.count(names[place], self) * elem_bytes, offset + bytes);

@@ -10,7 +10,7 @@
 namespace zs {
 namespace {
 
-/// What all groups of one local world share.
+/// State that all groups of one local world share.
 struct LocalWorldState {
   LocalWorldState(const WorldOptions& chosen, int ranks) : options(chosen), watched(ranks) {}
 

@@ -10,7 +10,7 @@ namespace {
 /// A rank that gives up waits at least this long for peers that are reading its buffers: they only copy, and look up
 /// often.
 constexpr double kLeastGrace_s = 60;
-/// How often a wait asks whether those that it waits for are alive.
+/// Pauses of a wait between two checks that those which it waits for are alive.
 constexpr int kPausesBetweenChecks = 200;
 
 }  // namespace

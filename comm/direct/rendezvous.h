@@ -31,8 +31,8 @@ struct SlotOf {
   std::uint64_t base = 0;
 };
 
-/// Where the ranks of a group meet, over and over: each posts something, sees what all have posted, uses it, and nobody
-/// goes on before all have finished with it. Each rank has a view of its own, from which it visits with one thread at a
+/// Rendezvous of the ranks of a group, over and over: each posts something, sees what all have posted, uses it, and
+/// nobody goes on before all have finished with it. Each rank has a view of its own, which it uses with one thread at a
 /// time; the slots are owned by others. All order between ranks comes from the slots' counters: no lock is shared (see
 /// runtime/device/futex.h).
 ///
@@ -73,7 +73,7 @@ class RendezvousGuard {
     int rank;
     std::string_view what;
     double timeout_s;
-    std::span<const int> names = {};  ///< of the ranks, in errors; none: their numbers
+    std::span<const int> names = {};  ///< names of the ranks, in errors; none: their numbers
   };
 
   /// Stores `value` in this rank's `post`, and waits until all ranks have posted. Then everybody's posts may be read;

@@ -12,33 +12,33 @@
 #include "runtime/device/cuda_context.h"
 #include "runtime/device/device.h"
 
-// What the transports over GPU buffers have in common.
+// Code that the transports over GPU buffers have in common.
 namespace zs {
 
-/// Of a CUDA device; Error(internal) for another.
+/// Context of a CUDA device; Error(internal) for another.
 const CudaContext& context_of(Device& device);
 /// "blocks.3" of "all_gather(blocks.3) int8".
 std::string_view unit_of(const OpTag& tag);
 /// Blocks the host until the GPU has done what is enqueued. Error(peer_lost) that names `what` after `timeout_s`.
 void await_stream(const CudaContext& gpu, CUstream_st* stream, double timeout_s, std::string_view what);
-/// What Communicator::agree_on_parts does, between the hosts.
+/// Makes Communicator::agree_on_parts's exchange between the hosts.
 PartTable agree_between_hosts(Communicator& hosts, InlineStream& stream, const OpTag& tag,
                               std::span<const std::int64_t> own);
 
-/// Whether the nccl transport lets the slices of a reduction travel and adds them itself, in rank order: where NCCL has
+/// True if the nccl transport lets the slices of a reduction travel and adds them itself, in rank order: where NCCL has
 /// no such sum, or one of another order than wanted.
 bool nccl_adds_slices(const Buffer& full, const Buffer& shard, bool in_rank_order);
-/// Whether the nccl transport reduces that dtype: NCCL knows no u16, and nobody has asked for u8.
+/// True if the nccl transport reduces that dtype: NCCL knows no u16, and nobody has asked for u8.
 constexpr bool nccl_adds(DType dtype) { return dtype != DType::u8 && dtype != DType::u16; }
-/// Whether it adds such sums to what is there, which is done by kernels of ours.
+/// True if the nccl transport adds such sums to what is there, which is done by kernels of ours.
 constexpr bool nccl_adds_onto(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 /// The scratch of the nccl transport's reductions, for those who plan without it: slices that travel before they are
 /// added, or a sum that is added to an accumulator.
 std::int64_t nccl_reduce_scatter_scratch_bytes(const Buffer& full, const Buffer& shard, ReduceInto into,
                                                bool in_rank_order);
 
-/// The page-locked memory of the staged transport's operations, for those who plan without it: a copy of what goes in,
-/// and behind it one of what comes out.
+/// The pinned memory of the staged transport's operations, for those who plan without it: a copy of what goes in,
+/// and after it one of what comes out.
 std::int64_t staged_bytes(const Buffer& in, const Buffer& out);
 
 /// A communicator over buffers of a GPU: what travels as int8 is packed by its kernels. Thread and stream rules:

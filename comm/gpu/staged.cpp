@@ -6,7 +6,7 @@
 namespace zs {
 namespace {
 
-/// What the communicators of a staged world share.
+/// State that the communicators of a staged world share.
 struct Staging {
   Device& device;
   const CudaContext& gpu;
@@ -38,7 +38,8 @@ class StagedCommunicator final : public GpuSideCommunicator {
 
   CUstream_st* native() const { return static_cast<CUstream_st*>(exec().native_stream()); }
   void copy(const Buffer& to, const Buffer& from) const { staging_->gpu.copy(native(), to, from); }
-  /// Where the hosts find what the operation takes from `in`, and put what goes to `out`, as staged_bytes has it.
+  /// Buffers where the hosts find what the operation takes from `in`, and put what goes to `out`, as staged_bytes has
+  /// it.
   struct Staged {
     Buffer in, out;
   };
@@ -47,7 +48,7 @@ class StagedCommunicator final : public GpuSideCommunicator {
     return {{begin, in.elems, in.dtype, DeviceKind::cpu},
             {begin + Pool::rounded(in.bytes()), out.elems, out.dtype, DeviceKind::cpu}};
   }
-  /// The stream has come here, so that nobody uses the operation's page-locked memory but the host.
+  /// The stream has come here, so that nobody uses the operation's pinned memory but the host.
   void await(const OpTag& tag) const { await_stream(staging_->gpu, native(), staging_->timeout_s, tag.text()); }
 
   void do_all_gather(const OpTag& tag, Buffer shard, Buffer full) override {

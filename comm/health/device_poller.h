@@ -13,7 +13,7 @@
 
 namespace zs {
 
-/// How often a watchdog polls.
+/// Period of a watchdog's polls.
 inline constexpr auto kPollEvery = std::chrono::milliseconds(100);
 
 /// Polls for a watchdog what may block: how far the device's work is, and probes of what has failed. A GPU's driver and
@@ -23,7 +23,7 @@ class DevicePoller {
  public:
   using Probe = std::function<void()>;
 
-  /// What the device's streams do is written to the page.
+  /// The page is where what the device's streams do is written.
   explicit DevicePoller(StatusPage& page) : page_(page) {}
 
   /// Null: no device any more. Waits for an answer that is under way.

@@ -12,7 +12,7 @@ constexpr double kLeastHeartbeatAge_s = 1;
 
 double seconds_since(std::int64_t ns) { return static_cast<double>(monotonic_ns() - ns) * 1e-9; }
 
-/// Whether `other` has not come to an operation of its own group in which `waiting` waits. A group that `other` has
+/// True if `other` has not come to an operation of its own group in which `waiting` waits. A group that `other` has
 /// never used is its own only when that is certain: when it is everybody's.
 bool holds_up(const RankView& other, const RankView& waiting, int world_size) {
   return std::any_of(waiting.unfinished.begin(), waiting.unfinished.end(), [&](const OpView& op) {
@@ -85,7 +85,7 @@ double limit_of(const WatchOptions& limits, Phase phase) {
 
 namespace {
 
-/// What a rank that waits, and has a limit itself, grants the others.
+/// Allowance that a rank that waits, and has a limit itself, grants the others.
 struct Allowance {
   double limit_s;
   const WatchOptions& limits;
@@ -97,8 +97,8 @@ struct Allowance {
   }
 };
 
-/// Where all wait, some of them in a call of their hosts' to all ranks and the others in operations, whoever's these
-/// are.
+/// Diagnoses the case that all wait, some of them in a call of their hosts' to all ranks and the others in operations,
+/// whoever's these are.
 std::optional<Diagnosis> calls_and_operations(std::span<const RankView> ranks) {
   const auto is_in_call = [](const RankView& rank) { return rank.host_waits; };
   const auto caller = std::find_if(ranks.begin(), ranks.end(), is_in_call),
@@ -108,7 +108,8 @@ std::optional<Diagnosis> calls_and_operations(std::span<const RankView> ranks) {
   return Diagnosis{Diagnosis::Kind::disagree, caller->rank, other->rank};
 }
 
-/// By ranks whose word is fresh; `otherwise` where none of them is to blame, and none that is waited for moves.
+/// Diagnoses by ranks whose word is fresh; `otherwise` where none of them is to blame, and none that is waited for
+/// moves.
 Diagnosis diagnose_received(std::span<const RankView> ranks, int world_size, const Allowance& allowance,
                             const Diagnosis& otherwise) {
   using Kind = Diagnosis::Kind;
@@ -132,7 +133,8 @@ Diagnosis diagnose_received(std::span<const RankView> ranks, int world_size, con
     if (is_still(rank) && !waits(rank) && !rank.has_left) return diagnosis(Kind::stands, rank);
   }
   const bool sees_all = static_cast<int>(ranks.size()) == world_size;
-  // Who keeps others waiting, and is kept waiting by nobody, stands; if there is none, they wait for each other.
+  // A rank that keeps others waiting, and is kept waiting by nobody, stands; if there is none, they wait for each
+  // other.
   std::optional<Diagnosis> disagreement;
   for (const RankView& rank : ranks) {
     const RankView *held = nullptr, *holder = nullptr;
@@ -142,7 +144,7 @@ Diagnosis diagnose_received(std::span<const RankView> ranks, int world_size, con
       if (holds_up(other, rank, world_size)) holder = &other;
     }
     if (held == nullptr) continue;
-    if (holder == nullptr && !is_still(rank)) return {};          // it moves
+    if (holder == nullptr && !is_still(rank)) return {};          // the rank moves
     if (holder == nullptr && waits(rank) && !sees_all) continue;  // perhaps for one that is not seen
     // In a call of its host's to all ranks it does wait, for those that wait for it.
     if (holder == nullptr && !rank.host_waits) return diagnosis(Kind::stands, rank);

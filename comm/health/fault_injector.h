@@ -16,7 +16,7 @@ class FaultInjector {
  public:
   /// `text` as in the variable; Error(usage) where it is not understood. Only those of `rank` are kept.
   FaultInjector(std::string_view text, int rank);
-  /// What TRAIN_FAULT says.
+  /// Faults that TRAIN_FAULT names.
   static FaultInjector from_environment(int rank);
 
   bool any() const { return !points_.empty(); }

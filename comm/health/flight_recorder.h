@@ -13,7 +13,7 @@
 
 namespace zs {
 
-/// What a rank is about. Each but `idle` has a limit (WatchOptions).
+/// Phase that a rank is in. Each but `idle` has a limit (WatchOptions).
 enum class Phase : std::uint8_t { idle, init, first_step, step, checkpoint, ending };
 const char* name_of(Phase phase);
 
@@ -22,12 +22,13 @@ std::int64_t monotonic_ns();
 
 /// One operation of a rank. Written by the thread that runs it, read at any time, also by other processes.
 struct FlightEntry {
-  std::atomic<std::uint64_t> number{0};    ///< from 1, in the order of their starts; 0: none, or being written
-  std::atomic<std::uint64_t> group{0};     ///< the same for all members of a communicator, and for no other one
-  std::atomic<std::uint64_t> sequence{0};  ///< of the operation in its communicator, from 1: the same on all members
+  std::atomic<std::uint64_t> number{0};  ///< from 1, in the order of their starts; 0: none, or being written
+  std::atomic<std::uint64_t> group{0};   ///< alike for all members of a communicator, and for no other one
+  /// Number of the operation in its communicator, from 1: alike on all members
+  std::atomic<std::uint64_t> sequence{0};
   std::atomic<std::int64_t> enqueued_ns{0}, started_ns{0}, done_ns{0};  ///< done: 0 until then
   std::atomic<std::int64_t> elems{0};
-  std::atomic<std::int32_t> rank{0}, size{0}, dtype{0};  ///< of and in the communicator
+  std::atomic<std::int32_t> rank{0}, size{0}, dtype{0};  ///< rank in, and size of, the communicator; dtype
   Activity text;                                         ///< "all_gather(blocks.3)"
 };
 
@@ -44,13 +45,13 @@ struct StatusPage {
   std::atomic<std::int64_t> step{0};
   std::atomic<std::int64_t> heartbeat_ns{0};  ///< the watchdog's last look
   std::atomic<std::int64_t> moved_ns{0};      ///< when anything was last found done
-  std::atomic<bool> has_left{false};          ///< it has come to the end of its part
-  std::atomic<bool> has_finalized{false};     ///< MPI has ended in it
-  std::atomic<bool> has_reported{false};      ///< it has told the user why the job ends
+  std::atomic<bool> has_left{false};          ///< the rank has come to the end of its part
+  std::atomic<bool> has_finalized{false};     ///< MPI has ended in the rank
+  std::atomic<bool> has_reported{false};      ///< the rank has told the user why the job ends
   std::atomic<bool> report_seen{false};     ///< some rank has; written by the one that has, into every page of the host
   std::atomic<std::int32_t> host_waits{0};  ///< the host thread waits for other ranks
   std::atomic<std::uint64_t> started{0}, done{0};  ///< operations
-  Activity host, streams;                          ///< what the host thread does, what the device's streams do
+  Activity host, streams;                          ///< activity of the host thread, and of the device's streams
   std::array<FlightEntry, kEntries> entries;       ///< operation n at n mod kEntries
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::int32_t>::is_always_lock_free);
@@ -76,7 +77,7 @@ class FlightRecorder {
   void run_start_hook() const {
     if (start_hook_) start_hook_();
   }
-  /// How often the host thread began or ended something.
+  /// Number of times that the host thread began or ended something.
   std::uint64_t moves() const { return moves_.load(std::memory_order_relaxed); }
   void note_move() { moves_.fetch_add(1, std::memory_order_relaxed); }
   /// Time in which at least one operation was under way, or the host thread waited for other ranks, all together: what

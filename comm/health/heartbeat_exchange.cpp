@@ -59,8 +59,8 @@ HeartbeatExchange::Address address_of(const sockaddr_in6& sender) {
   return found;
 }
 
-/// Of many groups the largest: of a smaller one a rank may not be a member, so that nothing is concluded from its
-/// absence.
+/// Cuts a view with many groups to the largest: of a smaller one a rank may not be a member, so that nothing is
+/// concluded from its absence.
 RankView cut_to_fit(RankView view) {
   if (view.unfinished.size() + view.last_started.size() <= kOps) return view;
   view.unfinished.resize(std::min(view.unfinished.size(), kUnfinished));
@@ -79,7 +79,7 @@ struct Target {
   socklen_t length = sizeof(sockaddr_in6);
 
   const sockaddr* address() const { return reinterpret_cast<const sockaddr*>(&any); }
-  /// Whether it has that family.
+  /// True if the address has that family.
   bool find(int family, const HeartbeatExchange::Address& wanted, std::uint16_t port) {
     any.sin6_family = AF_INET6;
     any.sin6_port = htons(port);
@@ -101,13 +101,13 @@ std::string name_of_host() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
 }
 
-/// As it travels: all but the end of `ops`. Hosts of a job have one byte order, which is compared at its start.
+/// Message as it travels: all but the end of `ops`. Hosts of a job have one byte order, which is compared at its start.
 struct HeartbeatExchange::Message {
   struct Op {
     std::uint64_t group = 0, sequence = 0;
     std::int32_t size = 0, unused = 0;
   };
-  std::uint64_t magic = kMagic, hash = 0;  // of all bytes that travel, with 0 in this place
+  std::uint64_t magic = kMagic, hash = 0;  // hash of all bytes that travel, with 0 in this place
   std::int64_t sent_ns = 0;                // by a clock that all senders of the host share: no message counts twice
   std::int64_t step = 0;
   double heartbeat_age_s = 0, still_s = 0;
@@ -163,7 +163,7 @@ HeartbeatExchange::~HeartbeatExchange() {
 
 void HeartbeatExchange::open_socket() {
   problem_ = bind_to(AF_INET6);
-  if (!problem_.empty()) problem_ = bind_to(AF_INET);  // where there is no IPv6
+  if (!problem_.empty()) problem_ = bind_to(AF_INET);  // the host may have no IPv6
 }
 
 /// Empty, or what failed.
@@ -182,13 +182,13 @@ std::string HeartbeatExchange::bind_to(int family) {
     if (close(made) != 0) errno = 0;
     return why;
   }
-  // Where the system cannot be asked for that, an address that is replaced some day is not listened to from then on.
+  // An address that is replaced some day is not listened to from then on, where the system cannot be asked for that.
   if (family == AF_INET6 &&
       setsockopt(made, IPPROTO_IPV6, IPV6_ADDR_PREFERENCES, &prefer_public, sizeof prefer_public) != 0)
     errno = 0;
   socket_ = made;
   family_ = family;
-  offer_.port = ntohs(any.sin6_port);  // where sin_port is
+  offer_.port = ntohs(any.sin6_port);  // sin6_port is where sin_port is
   return {};
 }
 
@@ -247,12 +247,12 @@ void HeartbeatExchange::broadcast(Message& message) noexcept {
   }
 }
 
-/// To all of its addresses: which of them lead there is not known.
+/// Sends to all of a rank's addresses: which of them lead there is not known.
 void HeartbeatExchange::send_to(const Offer& offer, const Message& message) noexcept {
   for (const Address& address : addresses_of(offer)) {
     Target target;
     if (!target.find(family_, address, offer.port)) continue;
-    // What cannot be sent is as good as lost.
+    // A message that cannot be sent is as good as lost.
     if (sendto(socket_, &message, message.bytes(), MSG_DONTWAIT | MSG_NOSIGNAL, target.address(), target.length) < 0)
       errno = 0;
   }
@@ -278,13 +278,13 @@ void HeartbeatExchange::receive() noexcept {
     try {
       take(message);
     } catch (const std::bad_alloc&) {
-      return;  // it is sent again
+      return;  // the message is sent again
     }
   }
   errno = 0;
 }
 
-/// Whether a rank of another host of this job has made it, and it makes sense.
+/// True if a rank of another host of this job has made the message, and it makes sense.
 bool HeartbeatExchange::is_genuine(const Message& message, std::size_t bytes) const noexcept {
   if (bytes < offsetof(Message, ops) || bytes > sizeof message || message.magic != kMagic) return false;
   if (message.hash != hash_of(message, bytes)) return false;
@@ -295,7 +295,7 @@ bool HeartbeatExchange::is_genuine(const Message& message, std::size_t bytes) co
   return message.phase <= Phase::ending;
 }
 
-/// Whether a rank of that host said at the start that it sends from there.
+/// True if a rank of that host said at the start that it sends from there.
 bool HeartbeatExchange::has_offered(int host, const sockaddr_in6& sender) const noexcept {
   const Address address = address_of(sender);
   const auto ranks = hosts_->ranks_on(host);

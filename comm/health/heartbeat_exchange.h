@@ -17,7 +17,7 @@
 
 namespace zs {
 
-/// As the system has it, or "unknown host".
+/// Name of this host, as the system has it, or "unknown host".
 std::string name_of_host();
 
 /// Heartbeats between the watchdogs of a job's hosts, by UDP: each host sends the status of its own ranks to the first
@@ -29,16 +29,16 @@ class HeartbeatExchange {
  public:
   /// An IPv6 address, or an IPv4 address mapped into one.
   using Address = std::array<std::uint8_t, 16>;
-  /// How a rank is reached. A value that ranks exchange as bytes. Port 0: not at all.
+  /// Address by which a rank is reached. A value that ranks exchange as bytes. Port 0: not at all.
   struct Offer {
     static constexpr std::size_t kAddresses = 8;
     SipKey key;  ///< the job's, if this rank is the first
     std::uint16_t port = 0;
-    std::uint16_t addresses = 0;  ///< of the host; only the first of them have room here
+    std::uint16_t addresses = 0;  ///< addresses that the host has; only the first of them have room here
     std::array<Address, kAddresses> address{};
     std::array<char, 64> host{};
   };
-  /// Those of this host's interfaces that others may reach: up, and neither loopback nor of one link.
+  /// Addresses of this host's interfaces that others may reach: up, and neither loopback nor of one link.
   static std::vector<Address> own_addresses();
 
   /// Opens a socket on a port of the system's choice. Where that fails the offer has port 0, and `problem` says why.
@@ -57,14 +57,14 @@ class HeartbeatExchange {
   void broadcast_end(std::string_view reason) noexcept;
   /// Takes in what has come.
   void receive() noexcept;
-  /// What was received of ranks of other hosts at last, with `silent_s`, in their order. Ages are those of the sender:
+  /// States of ranks of other hosts, as received last, with `silent_s`, in their order. Ages are those of the sender:
   /// what is older than it says is younger than it is.
   std::vector<RankView> views() const;
-  /// Whether another host has reported to the user why the job ends; `reason` may be empty.
+  /// True if another host has reported to the user why the job ends; `reason` may be empty.
   bool has_report() const;
   std::string reason() const;
-  /// How long this host leaves the report of this culprit to others, so that one reports: first its own host, which
-  /// sees it, then the first of those that send.
+  /// Seconds for which this host leaves the report of this culprit to others, so that one reports: first its own host,
+  /// which sees it, then the first of those that send.
   double report_delay_s(const Diagnosis& diagnosis) const;
 
  private:
@@ -90,7 +90,7 @@ class HeartbeatExchange {
   std::vector<Offer> offers_;
   std::unique_ptr<HostMap> hosts_;
 
-  mutable std::mutex mutex_;        // of what follows; held for moments
+  mutable std::mutex mutex_;        // guards what follows; held for moments
   std::vector<Received> received_;  // by rank
   bool has_report_ = false;
   std::string reason_;

@@ -31,7 +31,7 @@ constexpr const char* kPageName = "zshard-flight";
 constexpr const char* kJobVariable = "PMIX_NAMESPACE";
 constexpr const char* kRankVariable = "OMPI_COMM_WORLD_RANK";
 
-/// Of an environment as /proc shows it.
+/// Variable of an environment as /proc shows it.
 std::optional<std::string_view> variable(std::string_view environment, std::string_view name) {
   while (!environment.empty()) {
     const std::string_view entry = environment.substr(0, environment.find('\0'));
@@ -42,7 +42,7 @@ std::optional<std::string_view> variable(std::string_view environment, std::stri
   return std::nullopt;
 }
 
-/// Whether a process runs with this user's rights alone. Of a program that runs with others' (setuid) the environment,
+/// True if a process runs with this user's rights alone. Of a program that runs with others' (setuid) the environment,
 /// and what it has open, may come from whoever has started it, so all four of its user ids count.
 bool is_own_user(std::string_view status) {
   const std::string_view key = "\nUid:";
@@ -54,7 +54,7 @@ bool is_own_user(std::string_view status) {
   return ids == own + own + own + own;
 }
 
-/// What stands in /proc/PID/stat behind the name, from the state on; empty where there is no such process.
+/// Text in /proc/PID/stat after the name, from the state on; empty where there is no such process.
 std::string_view after_name(std::string_view stat) {
   const auto end_of_name = stat.rfind(") ");
   return end_of_name == stat.npos ? "" : stat.substr(end_of_name + 2);
@@ -79,7 +79,7 @@ OwnStatusPage::OwnStatusPage() {
   if (fd_ >= 0 && may_have_file_of(sizeof(StatusPage)) && posix_fallocate(fd_, 0, sizeof(StatusPage)) == 0 &&
       seal_size(fd_))
     page_ = map_page(fd_);
-  // Where the system gives none, the others do not see what this rank does; it still watches.
+  // Without a shared page the others do not see what this rank does; it still watches.
   if (page_ == nullptr) {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
@@ -132,7 +132,7 @@ void PeerProcess::take_page() {
     const int fd = open_for_mapping(file->path().string());
     page_ = map_offered_page(fd);
     if (fd >= 0 && close(fd) != 0) errno = 0;
-    // What a rank has forked has the rank's page open.
+    // Processes that a rank has forked have the rank's page open.
     if (page_ == nullptr ||
         (page_->magic.load() == StatusPage::kMagic && page_->pid.load() == pid_ && page_->rank.load() == rank_))
       continue;
@@ -155,7 +155,7 @@ bool PeerProcess::has_ended() const {
 
 void PeerProcess::kill_if_stopped() const {
   if (process_ < 0 || state() != 'T') return;
-  if (syscall(SYS_pidfd_send_signal, process_, SIGKILL, nullptr, 0) != 0) errno = 0;  // it has ended meanwhile
+  if (syscall(SYS_pidfd_send_signal, process_, SIGKILL, nullptr, 0) != 0) errno = 0;  // the process has ended meanwhile
 }
 
 char PeerProcess::state() const {

@@ -34,8 +34,8 @@ StatusPage* map_offered_page(int fd);
 /// which last when the process has ended. A process of another user is none, whatever its environment says.
 class PeerProcess {
  public:
-  /// What stands under /proc/`pid` is read once. Null where the process has ended, is another user's, or is no rank of
-  /// `job`.
+  /// Finds the process by what stands under /proc/`pid`, which is read once. Null where the process has ended, is
+  /// another user's, or is no rank of `job`.
   static std::unique_ptr<PeerProcess> find(int pid, std::string_view job);
   ~PeerProcess();
   PeerProcess(const PeerProcess&) = delete;
@@ -43,7 +43,7 @@ class PeerProcess {
 
   int rank() const { return rank_; }
   int pid() const { return pid_; }
-  /// Its parent's, as it was found.
+  /// Parent of the process, as it was found.
   int parent() const { return parent_; }
   const StatusPage* page() const { return page_; }
   bool has_ended() const;
@@ -75,8 +75,8 @@ bool set_all(std::span<std::atomic<bool>* const> marks) noexcept;
 /// a page is in there too: it has not begun, or waits in a wrapper. Nothing without a job.
 std::vector<std::unique_ptr<PeerProcess>> find_peer_processes(int own_rank, std::string_view job);
 
-/// What tells this job from others on this host, for names; empty without one. From the environment, which MPI changes
-/// as it starts: asked before that.
+/// Name that distinguishes this job from others on this host; empty without one. From the environment, which MPI
+/// changes as it starts: asked before that.
 std::string job_name();
 
 }  // namespace zs

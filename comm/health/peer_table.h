@@ -33,12 +33,12 @@ class PeerTable {
   /// The ranks of this host of which no process was ever found, "1" or "1, 3"; "one" where they may be any of more;
   /// empty: none. `world_size`: of the job.
   std::string absent(int world_size) const;
-  /// Whether a page of theirs says that a rank has reported.
+  /// True if a page of a peer says that a rank has reported.
   bool report_seen() const noexcept;
   bool reporter_has_ended() const;
-  /// Whether one of them lives in which MPI has not ended.
+  /// True if one of them lives in which MPI has not ended.
   bool has_finalizing() const;
-  /// By rank.
+  /// Marks of the peers, by rank.
   std::vector<std::pair<int, std::atomic<bool>*>> report_marks() const;
   void kill_stopped() const;
 
@@ -47,7 +47,7 @@ class PeerTable {
 
   int own_rank_, host_ranks_;
   std::string job_;
-  mutable std::mutex mutex_;  // of what follows; held for moments
+  mutable std::mutex mutex_;  // guards what follows; held for moments
   std::vector<std::unique_ptr<PeerProcess>> peers_;
 };
 

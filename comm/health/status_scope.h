@@ -9,12 +9,12 @@ class Device;
 class FlightRecorder;
 class Watchdog;
 
-/// What others know of a rank while this lives; then the same as before. Where the recorder or watchdog is null,
-/// nothing.
+/// Scope that sets what others know of a rank while it lives; then that is as before. Where the recorder or watchdog is
+/// null, nothing.
 class StatusScope {
  public:
   enum class Host : bool { works, waits_for_ranks };
-  /// What the host thread does, for the line: "reading data". Host thread.
+  /// Sets what the host thread does, for the line: "reading data". Host thread.
   StatusScope(FlightRecorder* recorder, std::string_view what, Host host);
   StatusScope(Watchdog* watchdog, std::string_view what, Host host);
   /// The device's work counts as movement. Destroyed before the device. Host thread.

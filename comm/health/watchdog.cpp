@@ -19,8 +19,8 @@
 namespace zs {
 namespace {
 
-constexpr int kPollsThatSearch = 50,
-              kPollsBetweenSearches = 5;  // for the other ranks' processes, while the job starts; later
+// Polls that search for the other ranks' processes while the job starts; polls between two searches later.
+constexpr int kPollsThatSearch = 50, kPollsBetweenSearches = 5;
 constexpr std::int64_t kHeartbeatEvery_ns = 1'000'000'000;  // other hosts
 constexpr double kSendsWithin_s = 1;                        // a watchdog has polled that is taken to send them
 constexpr double kForOtherHosts_s = 10;                     // to which a rank that sees no culprit leaves the report
@@ -71,7 +71,7 @@ Watchdog::Watchdog(const WatchOptions& options)
   enter(Phase::init);
   page_.heartbeat_ns = monotonic_ns();
   page_.magic = StatusPage::kMagic;
-  find_peers();  // those that are there, before this rank can miss the end of one
+  find_peers();  // peers that are there, before this rank can miss the end of one
   hook_faults();
   guard_exit();
   start_thread();
@@ -193,7 +193,7 @@ void Watchdog::poll() {
   check_limit();
 }
 
-/// Of ranks that are threads: of others, mpirun knows that one has ended.
+/// True if a rank that is a thread has failed: of other ranks, mpirun knows that one has ended.
 bool Watchdog::has_new_failure() {
   return threads_ != nullptr && threads_->has_failed && !std::exchange(has_seen_failure_, true);
 }
@@ -245,7 +245,7 @@ std::vector<RankView> Watchdog::views() const {
   return ranks;
 }
 
-/// Of the ranks that can be seen without a message.
+/// Views of the ranks that can be seen without a message.
 std::vector<RankView> Watchdog::host_views() const {
   std::vector<RankView> ranks;
   if (threads_ != nullptr) {
@@ -255,7 +255,7 @@ std::vector<RankView> Watchdog::host_views() const {
     return ranks;
   }
   ranks.push_back(view_of(page_, 'R'));
-  auto peers = peers_.views(page_.phase == Phase::init ? still_s() : 0);  // it has not begun
+  auto peers = peers_.views(page_.phase == Phase::init ? still_s() : 0);  // in phase init this rank has not begun
   std::move(peers.begin(), peers.end(), std::back_inserter(ranks));
   return ranks;
 }

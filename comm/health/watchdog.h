@@ -31,19 +31,20 @@ namespace zs {
 /// Owned by a World, which outlives whatever it watches. `enter` is the host thread's, the rest is anybody's.
 class Watchdog {
  public:
-  /// Of a process that mpirun has started; before MPI is.
+  /// Watches a process that mpirun has started; made before MPI is.
   explicit Watchdog(const WatchOptions& options);
 
-  /// What the ranks of a process share. Outlives their watchdogs.
+  /// State that the ranks of a process share. Outlives their watchdogs.
   struct Threads {
     explicit Threads(int ranks) : pages(static_cast<std::size_t>(ranks)) {}
     std::vector<StatusPage> pages;  ///< by rank
     std::atomic<bool> is_claimed{false};
     std::atomic<bool> has_failed{false};  ///< an exception ends the job, and says why
   };
-  /// Of a rank that is a thread, on that thread. Begins with the first phase that has a limit.
+  /// Watches a rank that is a thread, on that thread. Begins with the first phase that has a limit.
   Watchdog(const WatchOptions& options, int rank, Threads& threads);
-  /// Its rank has come to the end of its part, unless an exception ends it: then whoever catches that tells the user.
+  /// Ends the watch: its rank has come to the end of its part, unless an exception ends it: then whoever catches that
+  /// tells the user.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -51,13 +52,13 @@ class Watchdog {
   /// The host thread begins something else.
   void enter(Phase phase, std::int64_t step = 0);
   Phase phase() const { return page_.phase.load(); }
-  /// Once every rank of the job has started: their processes are looked up, so that their deaths are noticed.
+  /// Looks the processes of the job's ranks up, once every rank has started, so that their deaths are noticed.
   void find_peers() { peers_.find(); }
-  /// From here on it knows the ranks of other hosts, and they know those of this one.
+  /// Joins the hosts: from here on this rank knows the ranks of other hosts, and they know those of this one.
   void join_hosts(std::unique_ptr<HeartbeatExchange> heartbeats);
-  /// Where `dump` and alarms write rank-N.txt; made when it is needed. Empty: nowhere.
+  /// Sets the folder where `dump` and alarms write rank-N.txt; made when it is needed. Empty: nowhere.
   void record_to(std::string folder);
-  /// What the line tells the user to do at last: how to go on.
+  /// Sets the end of the line, which tells the user what to do: how to go on.
   void advise(std::string advice);
   /// The host thread has come to the end of its part: no other rank need wait for it in an operation.
   void leave() { page_.has_left = true; }
@@ -69,19 +70,19 @@ class Watchdog {
   void report(const Error& error, const std::string& place);
   /// Writes this rank's record; where it is the one that reports, those of all ranks of its host. Never throws.
   void dump(std::string_view reason) noexcept;
-  /// Whether this rank is to tell the user why the job ends; true once. On several hosts, `reason` is sent to the
+  /// True if this rank is to tell the user why the job ends; true once. On several hosts, `reason` is sent to the
   /// others.
   bool try_claim_report(std::string_view reason = {}) noexcept;
-  /// Whether another rank has reported.
+  /// True if another rank has reported.
   bool report_seen() const noexcept;
   /// This rank ends the job, and has said why: the others need not.
   void note_reported() noexcept { page_.has_reported = true; }
-  /// Whether an exception is on its way out of what owns it.
+  /// True if an exception is on its way out of what owns it.
   bool is_unwound() const noexcept { return std::uncaught_exceptions() > exceptions_; }
   /// The job ends from here on: neither exit() nor the peers' ends are failures.
   void stand_down() noexcept;
 
-  /// What polling has taken of its thread so far.
+  /// Cost of polling so far.
   struct Cost {
     double polls = 0, cpu_us_a_poll = 0, poll_every_ms = 0;
   };
@@ -90,7 +91,7 @@ class Watchdog {
   const FlightRecorder& recorder() const { return recorder_; }
   const StatusPage& page() const { return page_; }
   FaultInjector& faults() { return faults_; }
-  /// Of the job, as the launcher has said.
+  /// Number of ranks of the job, as the launcher has said.
   int ranks() const { return page_.size.load(); }
 
  private:
@@ -149,19 +150,19 @@ class Watchdog {
   std::atomic<std::int64_t> polls_cpu_ns_{0};  // so far
   std::atomic<bool> is_standing_down_{false};
   std::unique_ptr<HeartbeatExchange> own_heartbeats_;
-  std::atomic<HeartbeatExchange*> heartbeats_{nullptr};  // the same, once it is there
+  std::atomic<HeartbeatExchange*> heartbeats_{nullptr};  // own_heartbeats_, once it is there
 
-  mutable std::mutex mutex_;  // of what follows; held for moments
+  mutable std::mutex mutex_;  // guards what follows; held for moments
   std::condition_variable_any wakes_;
   std::string folder_, advice_;
 
-  // of the thread
+  // state of the thread
   std::uint64_t last_moves_ = 0;
   bool has_seen_failure_ = false;
   int exceptions_ = std::uncaught_exceptions();  // when it was made
   std::int64_t last_poll_ns_ = 0, last_heartbeat_ns_ = 0;
   bool has_sent_leave_ = false;
-  std::string pause_;  // what is to be said of one
+  std::string pause_;  // text about a pause that is to be said
   std::int64_t pause_ended_ns_ = 0;
   std::atomic<bool> has_printed_{false};  // the line that shall be the last
   std::jthread thread_;

@@ -90,8 +90,8 @@ void try_to(const Write& write) noexcept {
 
 }  // namespace
 
-/// What exit() finds when nobody has ended the job before. Exit handlers cannot be taken back: one of them outlives the
-/// watchdog.
+/// Guard that exit() finds when nobody has ended the job before. Exit handlers cannot be taken back: one of them
+/// outlives the watchdog.
 struct Watchdog::ExitGuard {
   explicit ExitGuard(Watchdog* guarded) : watchdog(guarded) {}
   std::atomic<Watchdog*> watchdog;
@@ -126,7 +126,7 @@ std::string Watchdog::name_of_exiting_rank() const {
 
 void Watchdog::guard_exit() {
   exit_guard_ = std::make_shared<ExitGuard>(this);
-  // Where it cannot be registered an early exit is seen by the other ranks alone.
+  // An early exit is seen by the other ranks alone, where the handler cannot be registered.
   auto handle = std::make_unique<std::shared_ptr<ExitGuard>>(exit_guard_);
   if (::on_exit(&ExitGuard::on_exit, handle.get()) == 0)
     static_cast<void>(handle.release());  // the handler's, from here on
@@ -137,7 +137,7 @@ void Watchdog::stand_down() noexcept {
   if (exit_guard_ != nullptr) exit_guard_->watchdog = nullptr;
 }
 
-/// Of `folder_` or `advice_`, which the host thread may be changing.
+/// Copy of `folder_` or `advice_`, which the host thread may be changing.
 std::string Watchdog::copy_of(const std::string& text) const {
   const std::lock_guard lock(mutex_);
   return text;
@@ -176,14 +176,14 @@ void Watchdog::warn_of_pause(std::int64_t now) {
   pause_.clear();
 }
 
-/// Whether the job does, so that a warning would be noise.
+/// True if the job goes on; else a warning would be noise.
 bool Watchdog::goes_on() const {
   const bool has_ended = threads_ != nullptr && (threads_->has_failed || threads_->is_claimed);
   return !is_standing_down_ && !page_.has_reported && !has_ended && !report_seen();
 }
 
-/// Of the ranks of this host, in their order, this one included. Looked up again: who was stopped, or has just begun,
-/// may know nobody yet.
+/// Marks of the ranks of this host, in their order, this one included. Looked up again: who was stopped, or has just
+/// begun, may know nobody yet.
 std::vector<std::atomic<bool>*> Watchdog::report_marks() {
   find_peers();
   auto by_rank = peers_.report_marks();
@@ -194,7 +194,7 @@ std::vector<std::atomic<bool>*> Watchdog::report_marks() {
   return marks;
 }
 
-/// Whether this rank is the first of its host's that marks their pages. Where they cannot be seen, and without memory,
+/// True if this rank is the first of its host's that marks their pages. Where they cannot be seen, and without memory,
 /// two may be: twice is better than never.
 bool Watchdog::claim_report_marks() noexcept {
   try {
@@ -242,7 +242,7 @@ void Watchdog::alarm(const Diagnosis& diagnosis, const std::vector<RankView>& ra
   end_process(error.code(), !reports && !is_known);
 }
 
-/// Whether another host reports, which is better placed to.
+/// True if another host reports, which is better placed to.
 bool Watchdog::another_host_reports(const Diagnosis& diagnosis) const {
   if (heartbeats() == nullptr) return false;
   const std::int64_t until = monotonic_ns() + static_cast<std::int64_t>(heartbeats()->report_delay_s(diagnosis) * 1e9);
@@ -253,7 +253,7 @@ bool Watchdog::another_host_reports(const Diagnosis& diagnosis) const {
   return heartbeats()->has_report();
 }
 
-/// Of this host's ranks.
+/// Writes the records of this host's ranks.
 void Watchdog::write_records(std::string_view reason) const noexcept {
   try_to([&] {
     std::vector<const StatusPage*> pages;
@@ -335,8 +335,8 @@ void Watchdog::print(const Error& error, const std::string& place) {
   write_line(line + '\n');
 }
 
-/// By a thread that owns all it needs, and is left behind: a file system that hangs does not hold up the end of the
-/// job.
+/// Writes records by a thread that owns all it needs, and is left behind: a file system that hangs does not hold up the
+/// end of the job.
 void Watchdog::write_records_of(std::span<const StatusPage* const> pages, std::string_view reason) const {
   const std::string folder = copy_of(folder_);
   if (folder.empty()) return;

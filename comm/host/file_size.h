@@ -6,7 +6,7 @@
 
 namespace zs {
 
-/// Whether this process may have a file of so many bytes. Where it may not, making one would be more than an error:
+/// True if this process may have a file of so many bytes. Where it may not, making one would be more than an error:
 /// SIGXFSZ ends a process that does not ignore it.
 inline bool may_have_file_of(std::int64_t bytes) {
   rlimit limit{};

@@ -6,8 +6,8 @@
 
 namespace zs {
 
-/// Where the ranks of a group are. Hosts are numbered in the order of their first ranks, whatever their ranks' order. A
-/// value, the same on every rank of the group.
+/// Map of the hosts that the ranks of a group are on. Hosts are numbered in the order of their first ranks, whatever
+/// their ranks' order. A value, alike on every rank of the group.
 class HostMap {
  public:
   /// `host_of_rank`: any numbers, equal for ranks of one host.
@@ -22,7 +22,7 @@ class HostMap {
   /// All on one host, or alone on it each. Both for a group of one.
   bool is_one_host() const { return hosts() == 1; }
   bool is_one_rank_each() const { return hosts() == size(); }
-  /// Of a group there: "shm" on one host, "mpi" where each rank is alone on its own, else "hier".
+  /// Transport of a group there: "shm" on one host, "mpi" where each rank is alone on its own, else "hier".
   std::string_view transport() const { return is_one_host() ? "shm" : is_one_rank_each() ? "mpi" : "hier"; }
 
   /// The rank of another host that has to do with `rank`'s part of the data: takes it in for its host, or sends its

@@ -8,15 +8,15 @@
 
 namespace zs {
 
-/// For memfd_create.
+/// Flags for memfd_create.
 inline constexpr unsigned kSealable = 1U | 2U;  // MFD_CLOEXEC | MFD_ALLOW_SEALING
 
 inline constexpr int kSealsOfSize = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-/// From here on the anonymous file keeps its size. Whether that could be done.
+/// Seals the size of the anonymous file: from here on it keeps that. True if it could be done.
 inline bool seal_size(int fd) { return fcntl(fd, F_ADD_SEALS, kSealsOfSize) == 0; }
 
-/// Whether a file that another process offers is safe to map: an anonymous one of this user's, of that size, and
+/// True if a file that another process offers is safe to map: an anonymous one of this user's, of that size, and
 /// sealed. Of any other file a read could end this process (SIGBUS), and a write could change what is somebody's.
 inline bool is_safe_to_map(int fd, std::int64_t bytes) {
   struct stat status {};

@@ -9,20 +9,20 @@ namespace {
 
 constexpr int kFirstTag = 1, kChunkTag = 2;  // messages of one pair and tag do not overtake each other
 constexpr double kAbandonTimeout_s = 1;
-constexpr int kPausesBetweenChecks = 200;  // of whether those that are waited for are alive
-constexpr std::int64_t kTellsSpeedFrom =
-    std::int64_t{1} << 20;  // bytes of an operation; of less the way there and back is a large part
+constexpr int kPausesBetweenChecks = 200;  // pauses between two checks that those which are waited for are alive
+// Bytes of an operation that tells a link's speed; of less the way there and back is a large part.
+constexpr std::int64_t kTellsSpeedFrom = std::int64_t{1} << 20;
 
 std::int64_t chunks_in(std::int64_t bytes, std::int64_t chunk_bytes) { return (bytes + chunk_bytes - 1) / chunk_bytes; }
 
-/// The same on every rank, whatever it reduces: ranks cut what they send where the receiver expects it. Whole cache
-/// lines, and so whole elements of every dtype.
+/// Bytes of a chunk, alike on every rank, whatever it reduces: ranks cut what they send where the receiver expects it.
+/// Whole cache lines, and so whole elements of every dtype.
 std::int64_t reduce_chunk_bytes(int ranks) {
   return std::clamp<std::int64_t>(MpiExchange::kScratchBytes / MpiExchange::kSlots / std::max(ranks - 1, 1) / 64 * 64,
                                   4096, MpiExchange::kFoldChunkBytes);
 }
 
-/// Of one chunk in scratch.
+/// Room for one chunk in scratch, in bytes.
 std::int64_t room_for(std::int64_t part_bytes, std::int64_t chunk_bytes) {
   return std::min(chunk_bytes, chunks_in(part_bytes, 64) * 64);
 }
@@ -150,7 +150,7 @@ void MpiExchange::poll_to_the_end() {
   }
 }
 
-/// Of what this rank sends and what it receives, the larger.
+/// Bytes that this rank sends, or that it receives: the larger.
 std::int64_t MpiExchange::busiest_way_bytes() const {
   std::int64_t sent = 0, received = 0;
   for (int peer = 0; peer < size_; ++peer) {
@@ -161,7 +161,7 @@ std::int64_t MpiExchange::busiest_way_bytes() const {
   return std::max(sent, received);
 }
 
-/// From when every peer was there: what one comes late says nothing of the links.
+/// Notes the speed from when every peer was there: what one comes late says nothing of the links.
 void MpiExchange::note_speed() {
   const std::int64_t bytes = busiest_way_bytes();
   if (bytes >= kTellsSpeedFrom) longest_sleep_ = longest_sleep(bytes, std::chrono::steady_clock::now() - all_came_);
@@ -277,8 +277,8 @@ bool MpiExchange::is_pending(int begin, int end, int peer) const {
   return false;
 }
 
-/// After a failure: takes the receives back, so that nothing writes into buffers any more. Sends cannot be taken back;
-/// those that nobody receives are let go.
+/// Abandons the exchange after a failure: takes the receives back, so that nothing writes into buffers any more. Sends
+/// cannot be taken back; those that nobody receives are let go.
 void MpiExchange::abandon() noexcept {
   bool taken_back = true;
   for (int lane = first_in; lane < first_out; ++lane) {

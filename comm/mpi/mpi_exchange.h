@@ -27,7 +27,7 @@ std::int64_t mpi_all_reduce_scratch_bytes(int rank, int ranks, const Buffer& dat
 /// polled, with a deadline that every completed message renews; less often where the operation before has found the
 /// links slow. Owns one MPI communicator. Used by one thread at a time.
 ///
-/// The first message of each pair is the OpTag, with the payload behind it where that is small. A receiver compares the
+/// The first message of each pair is the OpTag, with the payload after it where that is small. A receiver compares the
 /// tag before it lets any payload into a buffer. Payloads of up to kEagerBytes are already on their way then. Larger
 /// ones, in chunks, at most kSlots of them at a time, wait for MPI to hear that the receiver is ready. Between hosts
 /// that answer goes by the socket of the data that the receiver itself sends, and must not come to wait behind it. So a
@@ -35,8 +35,8 @@ std::int64_t mpi_all_reduce_scratch_bytes(int rank, int ranks, const Buffer& dat
 /// always under way before the peer's to it comes, and with that its data.
 class MpiExchange {
  public:
-  static constexpr std::int64_t kFirstMessageBytes =
-      3072;  // stays below the eager limits of vader (4 KiB) and tcp (64 KiB)
+  // The first message stays below the eager limits of vader (4 KiB) and tcp (64 KiB).
+  static constexpr std::int64_t kFirstMessageBytes = 3072;
   static constexpr std::int64_t kInlineBytes = kFirstMessageBytes - static_cast<std::int64_t>(sizeof(OpTag));
   /// Small data: every rank gets everything and reduces it.
   static bool is_one_round(const Buffer& data) { return data.bytes() <= kInlineBytes; }
@@ -46,7 +46,7 @@ class MpiExchange {
   static constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;        // for all peers together, at most
   static constexpr int kSlots = 4;
 
-  /// What goes to and comes from one peer. Ignored for this rank itself.
+  /// Data that goes to and comes from one peer. Ignored for this rank itself.
   struct Peer {
     const std::byte* send = nullptr;
     std::int64_t send_bytes = 0;
@@ -65,8 +65,8 @@ class MpiExchange {
     void* scratch;  ///< scratch_bytes(ranks, bytes of a part)
   };
 
-  /// What a reduction of parts of `part_bytes` needs on each of `ranks` ranks: room for at most kSlots chunks from each
-  /// peer.
+  /// Scratch that a reduction of parts of `part_bytes` needs on each of `ranks` ranks, in bytes: room for at most
+  /// kSlots chunks from each peer.
   static std::int64_t scratch_bytes(int ranks, std::int64_t part_bytes);
 
   /// Takes the communicator over.
@@ -92,7 +92,7 @@ class MpiExchange {
   void run_reduction(const OpTag& tag, const OrderedReduction& reduction) { run(tag, &reduction); }
 
  private:
-  /// Of the requests of a peer: the first message that comes, kSlots chunks that come, and the same of what goes.
+  /// Requests of a peer: the first message that comes, kSlots chunks that come, and as many of what goes.
   enum Lane { first_in, in, first_out = in + kSlots, out };
   static constexpr int kLanes = out + kSlots;
 
@@ -137,7 +137,7 @@ class MpiExchange {
   std::chrono::microseconds longest_sleep_{Backoff::kLongestSleep};  // by the speed of the last large operation
   std::vector<std::byte> incoming_, outgoing_;                       // first messages, by peer
 
-  // of the operation that runs
+  // state of the operation that runs
   OpTag tag_;
   const OrderedReduction* reduction_ = nullptr;
   std::int64_t chunk_bytes_ = 0, reduced_ = 0;  // reduced chunks

@@ -50,7 +50,7 @@ constexpr auto kLookAtPeersEvery = std::chrono::milliseconds(1);
 
 /// MPI_Abort waits for mpirun, which may be stopped or out of reach.
 void exit_if_mpirun_hangs(int code) noexcept {
-  static constexpr auto kGrace = std::chrono::seconds(5);  // what a watchdog grants it, too
+  static constexpr auto kGrace = std::chrono::seconds(5);  // a watchdog grants it as much
   try {
     std::thread([code] {
       std::this_thread::sleep_for(kGrace);
@@ -98,7 +98,7 @@ void MpiWorld::join_watchers() {
   watchdog_->join_hosts(std::move(heartbeats));
 }
 
-/// By the lowest rank of each.
+/// Names each host by its lowest rank.
 std::vector<int> MpiWorld::find_hosts(MPI_Comm host) {
   std::vector<int> hosts(static_cast<std::size_t>(size()));
   int& own = hosts[static_cast<std::size_t>(rank())] = rank();

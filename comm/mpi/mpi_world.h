@@ -54,7 +54,7 @@ class MpiWorld final : public World {
   std::vector<int> hosts_;
 };
 
-/// What make_mpi_world makes.
+/// Starts the world that make_mpi_world makes.
 std::unique_ptr<MpiWorld> start_mpi_world(const WorldOptions& options);
 
 }  // namespace zs

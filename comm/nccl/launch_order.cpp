@@ -6,7 +6,7 @@
 namespace zs {
 namespace {
 
-/// The same kind of error, which names the operation whose order was compared.
+/// Error of the same kind, which names the operation whose order was compared.
 template <class Kind>
 Kind of_operation(const OpTag& tag, const Kind& error) {
   return Kind(error.code(), fmt::format("{}: {}", tag.text(), error.what_happened()), error.where(),
@@ -21,8 +21,8 @@ LaunchOrderCheck::LaunchOrderCheck(std::unique_ptr<Communicator> hosts,
       on_failure_(std::move(on_failure)),
       thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
-LaunchOrderCheck::~LaunchOrderCheck() =
-    default;  // the thread ends with the comparison that it is in, which has a deadline
+// The thread ends with the comparison that it is in, which has a deadline.
+LaunchOrderCheck::~LaunchOrderCheck() = default;
 
 void LaunchOrderCheck::add(const OpTag& tag) {
   const std::lock_guard lock(mutex_);

@@ -14,7 +14,7 @@
 namespace zs {
 
 /// Tells the other ranks of a communicator what this one has launched on its GPU, in order, and hears what they have:
-/// on a thread of its own, behind the launches. For a transport that compares nothing itself. Ranks that disagree, or
+/// on a thread of its own, after the launches. For a transport that compares nothing itself. Ranks that disagree, or
 /// do not come in time, are an error. Owned by a communicator over GPUs; the host's thread uses it.
 class LaunchOrderCheck {
  public:

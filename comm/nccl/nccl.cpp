@@ -34,7 +34,7 @@ int number_of(ReduceOp op) {
 
 std::size_t count_of(std::int64_t elems) { return static_cast<std::size_t>(elems); }
 
-/// What the communicators of one world share.
+/// State that the communicators of one world share.
 struct NcclShared {
   Device& device;
   const CudaContext& gpu;
@@ -48,7 +48,7 @@ std::shared_ptr<const NcclLibrary> library_of(const NcclOptions& options) {
   return options.table != nullptr ? options.table : open_nccl_library(options.library, options.folders);
 }
 
-/// Why ranks that said so have nothing registered; nothing where they have.
+/// Reason why ranks that said so have nothing registered; nothing where they have.
 std::string refusal_of(std::span<const std::int64_t> bytes) {
   for (std::size_t r = 0; r < bytes.size(); ++r) {
     if (bytes[r] == 0) return fmt::format("rank {} has no memory of NCCL's", r);
@@ -58,7 +58,7 @@ std::string refusal_of(std::span<const std::int64_t> bytes) {
   return {};
 }
 
-/// What fails behind the stream's back.
+/// Group whose failures come without the stream's knowledge.
 class NcclGroup final : public StreamWatch {
  public:
   NcclGroup(const NcclShared& shared, int rank, int size)
@@ -79,7 +79,7 @@ class NcclGroup final : public StreamWatch {
   void check() override {
     handle_.look();
     try {
-      // Who waits for its GPU, which waits for another rank, is woken by nobody.
+      // A rank that waits for its GPU, which waits for another rank, is woken by nobody.
       if (base_.has_ended())
         handle_.fail(std::make_exception_ptr(GroupEnded(ExitCode::peer_lost, "another rank has failed", "nccl")));
       handle_.check();
@@ -141,7 +141,7 @@ class NcclCommunicator final : public GpuSideCommunicator {
   }
 
  private:
-  /// What a barrier adds up.
+  /// Token that a barrier adds up.
   class Token {
    public:
     explicit Token(Allocator& memory) : memory_(memory), address_(memory.allocate(kBytes)) {}
@@ -168,8 +168,8 @@ class NcclCommunicator final : public GpuSideCommunicator {
     return agree_between_hosts(*hosts_, stream_, tag, own);
   }
 
-  /// Where one rank has nothing registered nobody may have: NCCL takes it that buffers of an operation are alike on all
-  /// ranks. Memory of one size is planned alike, and buffers lie at the same place of it.
+  /// Registers memory with all ranks or none: NCCL takes it that buffers of an operation are alike on all ranks. Memory
+  /// of one size is planned alike, and buffers lie at the same place of it.
   void enroll_memory() {
     const NcclMemory* const memory = shared_->options.memory.get();
     std::int64_t own = 0;
@@ -246,7 +246,7 @@ class NcclCommunicator final : public GpuSideCommunicator {
     });
     if (accumulates && !shard.empty()) checked().accumulate(exec(), shard, sum);
   }
-  /// In f32, in rank order: the slices travel to those that add them.
+  /// Adds slices in f32, in rank order: they travel to those that add them.
   void add_slices(const OpTag& tag, Buffer full, Buffer shard, ReduceInto into, void* scratch) {
     const Buffer slices{scratch, full.elems, full.dtype, full.device};
     const auto slice_of = [&](const Buffer& all, int r) { return all.slice(r * shard.elems, shard.elems); };
@@ -296,11 +296,11 @@ class NcclCommunicator final : public GpuSideCommunicator {
 
   std::shared_ptr<NcclShared> shared_;
   std::unique_ptr<Communicator> hosts_;
-  InlineStream stream_;  // of hosts_
+  InlineStream stream_;  // stream of hosts_
   std::shared_ptr<NcclGroup> group_;
   Token token_;
   CUstream_st* native_ = nullptr;     // once it has been used
-  StreamWatches* watches_ = nullptr;  // of its stream, then
+  StreamWatches* watches_ = nullptr;  // watches of its stream, then
 };
 
 class NcclWorld final : public GpuSideWorld {

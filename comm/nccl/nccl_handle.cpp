@@ -8,11 +8,11 @@
 namespace zs {
 namespace {
 
-/// At the end of a communicator its peers need not come any more.
+/// Seconds that a communicator waits at its end for peers, which need not come any more.
 constexpr double kLongestFarewell_s = 10;
 
-/// Of a GPU's processors, 132 on Hopper, for one operation; products beside it have the others. NCCL's own choice is up
-/// to 64. A variable of NCCL's, NCCL_MAX_CTAS, is stronger.
+/// Most of a GPU's processors, 132 on Hopper, for one operation; products beside it have the others. NCCL's own choice
+/// is up to 64. A variable of NCCL's, NCCL_MAX_CTAS, is stronger.
 constexpr int kMostCtas = 16;
 
 void log(const std::string& what) noexcept {
@@ -114,7 +114,7 @@ void NcclHandle::check() const {
 }
 
 void NcclHandle::look() noexcept {
-  const std::unique_lock lock(mutex_, std::try_to_lock);  // who holds it asks NCCL, or ends it
+  const std::unique_lock lock(mutex_, std::try_to_lock);  // a holder asks NCCL, or ends it
   if (!lock || failure_ || comm_ == nullptr) return;
   try {
     const int status = state(comm_);
@@ -153,7 +153,7 @@ void NcclHandle::abort_locked() noexcept {
   }
 }
 
-/// Whether nothing of it is left under way, here and at the peers.
+/// True if nothing of it is left under way, here and at the peers.
 bool NcclHandle::has_quietly_ended() noexcept {
   int status = library_->finalize(comm_);
   Backoff backoff(std::min(timeout_s_, kLongestFarewell_s));
@@ -165,8 +165,8 @@ NcclHandle::~NcclHandle() {
   if (comm_ == nullptr) return;
   if (!is_aborted_) {
     discharge_locked();
-    const bool is_unwinding =
-        std::uncaught_exceptions() > 0;  // then the peers may not come to the end, and the user waits for the reason
+    // During an exception the peers may not come to the end, and the user waits for the reason.
+    const bool is_unwinding = std::uncaught_exceptions() > 0;
     if (failure_ || is_unwinding || !has_quietly_ended()) {
       abort_locked();
     } else if (const int status = library_->destroy(comm_); status != nccl::kSuccess) {

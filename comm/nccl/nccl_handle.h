@@ -83,8 +83,8 @@ class NcclHandle {
   const double timeout_s_;
   mutable std::mutex mutex_;
   ncclComm* comm_ = nullptr;
-  /// Where NCCL's thread writes what a split makes. As long as that may still write: whoever ends this communicator
-  /// holds it too.
+  /// Place where NCCL's thread writes what a split makes. Lives as long as that may still write: whoever ends this
+  /// communicator holds it too.
   const std::shared_ptr<ncclComm*> split_ = std::make_shared<ncclComm*>(nullptr);
   bool is_captured_ = false, is_aborted_ = false;
   std::future<void> aborted_;  // by a thread

@@ -51,7 +51,7 @@ struct NcclLibrary {
   int (*group_start)();
   int (*group_end)();
 
-  /// From 2.19; null before. Memory that is taken here can be registered; it may be more than was asked for.
+  /// Functions from 2.19; null before. Memory that is taken here can be registered; it may be more than was asked for.
   int (*memory_allocate)(void** address, std::size_t bytes);
   int (*memory_free)(void* address);
   int (*enroll)(ncclComm* comm, void* address, std::size_t bytes, void** handle);

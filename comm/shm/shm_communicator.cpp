@@ -69,7 +69,7 @@ std::unique_ptr<ShmCommunicator> ShmCommunicator::split_off(int color, int key) 
                                            options_);
 }
 
-/// Of the first rank's memory, which all have mapped.
+/// Makes a window of the first rank's memory, which all have mapped.
 std::shared_ptr<void> ShmCommunicator::shared_window(std::int64_t bytes) {
   const StatusScope status(recorder(), "shared window", StatusScope::Host::waits_for_ranks);
   ShmSlot::Window own{.bytes = bytes};

@@ -32,9 +32,9 @@ class ShmCommunicator final : public DirectCommunicator {
     return recorded_like_this(split_off(color, key), color);
   }
   std::shared_ptr<void> shared_window(std::int64_t bytes) override;
-  /// The same as split.
+  /// Splits as split() does.
   std::unique_ptr<ShmCommunicator> split_off(int color, int key);
-  /// Whether the process of that rank has ended.
+  /// True if the process of that rank has ended.
   bool has_died(int rank) const { return memory_->has_died(members_[static_cast<std::size_t>(rank)].host_rank); }
 
  private:

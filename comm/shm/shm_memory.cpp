@@ -29,7 +29,7 @@ constexpr int kCollapse = 25;
 constexpr std::int64_t kAllocatedAtOnce = std::int64_t{16} << 20, kCollapsedAtOnce = std::int64_t{64} << 20;
 constexpr double kLongestCollapse_s = 10;
 constexpr double kCollapseOfTimeout = 0.2;
-/// Of all ranks of a host together: a quarter of what an x86-64 process can address.
+/// Addresses of all ranks of a host together: a quarter of what an x86-64 process can address.
 constexpr std::int64_t kMostAddresses = std::int64_t{1} << 45;
 
 std::int64_t whole_pages(std::int64_t bytes) {
@@ -40,7 +40,7 @@ Error failure(const std::string& what, int number) {
   return Error(ExitCode::out_of_memory, fmt::format("{}: {}", what, std::strerror(number)));
 }
 
-/// As much as a rank could ever fill.
+/// Bytes of addresses for a rank: as much as it could ever fill.
 std::int64_t span_bytes(int ranks) {
   const std::int64_t memory = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
   return std::min(memory + (std::int64_t{1} << 30), kMostAddresses / ranks) / kHugePage * kHugePage;
@@ -62,7 +62,7 @@ std::uintptr_t map_file(int fd, std::int64_t bytes, const std::string& what) {
     if (munmap(room, static_cast<std::size_t>(bytes + kHugePage)) != 0) errno = 0;
     throw error;
   }
-  // What is left over at both ends; the kernel takes back what it has just given.
+  // Pages left over at both ends; the kernel takes back what it has just given.
   if (base > begin && munmap(room, base - begin) != 0) errno = 0;
   const std::uintptr_t rest = base + static_cast<std::uintptr_t>(bytes);
   if (end > rest && munmap(reinterpret_cast<void*>(rest), end - rest) != 0) errno = 0;
@@ -71,7 +71,7 @@ std::uintptr_t map_file(int fd, std::int64_t bytes, const std::string& what) {
   return base;
 }
 
-/// To the system, out of everybody's mappings. Returns an errno.
+/// Frees pages to the system, out of everybody's mappings. Returns an errno.
 int free_pages(int fd, std::int64_t offset, std::int64_t bytes) {
   return bytes == 0 || fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes) == 0 ? 0 : errno;
 }
@@ -109,10 +109,10 @@ void ask_for_huge_pages(std::byte* address, std::int64_t bytes, double longest_s
 
 }  // namespace
 
-/// What stands at the beginning of every rank's memory.
+/// Head of every rank's memory.
 struct ShmMemory::Head {
   std::uint64_t nonce;
-  AbortFlag abort_flag;  // of rank 0 only: the world's
+  AbortFlag abort_flag;  // in rank 0's memory only: the world's
 };
 
 ShmMemory::Descriptor::~Descriptor() {
@@ -234,7 +234,7 @@ void ShmMemory::free_range(std::int64_t offset, std::int64_t bytes) {
 
 namespace {
 
-/// Behind a window: how many ranks are there.
+/// Bytes after a window that count the ranks which are there.
 constexpr std::int64_t kUsersBytes = 64;
 
 std::int64_t users_offset(std::int64_t bytes) { return (bytes + kUsersBytes - 1) / kUsersBytes * kUsersBytes; }

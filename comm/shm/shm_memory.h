@@ -14,7 +14,7 @@
 
 namespace zs {
 
-/// What a rank must know of another one to reach its memory. Trivially copyable: travels by MPI.
+/// Facts that a rank must know of another one to reach its memory. Trivially copyable: travels by MPI.
 struct ShmInvitation {
   std::int64_t pid = 0, fd = 0, bytes = 0;
   std::uint64_t nonce = 0;  ///< stands at the beginning of the memory: another process of the same number has another
@@ -24,12 +24,12 @@ struct ShmInvitation {
 struct alignas(64) ShmSlot {
   RendezvousSlot ops, host;
   OpPost op;
-  /// Of a split: the caller's color and key, and the slot that it has prepared for the new group.
+  /// Post of a split: the caller's color and key, and the slot that it has prepared for the new group.
   struct Split {
     std::int64_t color = 0, key = 0, slot = 0;
     std::uint64_t ops_base = 0, host_base = 0;
   } split;
-  /// Of a shared window: where it begins in the first rank's memory, or kNone; how long each rank wants it.
+  /// Post of a shared window: its begin in the first rank's memory, or kNone; how long each rank wants it.
   struct Window {
     static constexpr std::int64_t kNone = -1;
     std::int64_t offset = kNone, bytes = 0;
@@ -69,13 +69,13 @@ class ShmMemory final : public Allocator {
   int rank() const { return rank_; }
   int ranks() const { return static_cast<int>(peers_.size()); }
   const PeerMemory& memory_of(int rank) const { return peers_[static_cast<std::size_t>(rank)].memory; }
-  /// Of the whole world.
+  /// Abort flag of the whole world.
   AbortFlag& abort_flag() const;
   ShmSlot& slot(int rank, std::int64_t number) const;
   /// A slot of this rank's that nobody else uses.
   std::int64_t take_slot();
   void free_slot(std::int64_t number) noexcept;
-  /// Whether the process of that rank has ended.
+  /// True if the process of that rank has ended.
   bool has_died(int rank) const;
 
  private:
@@ -98,14 +98,14 @@ class ShmMemory final : public Allocator {
   void free_left_windows() noexcept;
 
   int rank_;
-  double longest_collapse_s_;  // of one allocation, for huge pages
+  double longest_collapse_s_;  // limit of one allocation, for huge pages
   Descriptor file_;
   std::vector<Peer> peers_;                    // by rank, this one included
-  std::mutex mutex_;                           // of what follows
+  std::mutex mutex_;                           // guards what follows
   std::map<std::int64_t, std::int64_t> free_;  // bytes by offset
   std::vector<std::int64_t> free_slots_;
-  std::vector<std::pair<std::int64_t, std::int64_t>>
-      left_windows_;  // of this rank: offset and bytes, while others are still there
+  // Windows of this rank that others still use: offset and bytes
+  std::vector<std::pair<std::int64_t, std::int64_t>> left_windows_;
   std::int64_t next_slot_ = 0, allocated_bytes_ = 0;
 };
 

@@ -7,16 +7,16 @@
 namespace zs {
 namespace {
 
-constexpr std::int64_t kUnitElems =
-    kInt8BlockElems;  // of chunks: whole lines in every dtype, and whole blocks of the wire
+// Elements that chunks are multiples of: whole lines in every dtype, and whole blocks of the comm dtype.
+constexpr std::int64_t kUnitElems = kInt8BlockElems;
 constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20, kLeastChunkElems = 1024;
 
 std::int64_t rounded(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-/// What sums of it are carried in.
+/// Dtype that sums of it are carried in.
 DType carried(DType dtype) { return dtype == DType::bf16 ? DType::f32 : dtype; }
 
-/// Of each rank's part of an all-reduce: equal parts of whole lines, the last ones shorter or empty.
+/// Bytes of each rank's part of an all-reduce: equal parts of whole lines, the last ones shorter or empty.
 std::int64_t part_bytes(const Buffer& data, int ranks) { return rounded((data.bytes() + ranks - 1) / ranks, kLine); }
 
 /// Sums of a chunk in scratch: this rank's own part, those of the ranks that it serves, and the other hosts' of its own
@@ -33,7 +33,8 @@ std::int64_t scratch_of_parts(const HostMap& map, std::int64_t part_elems, DType
   return slots(map) * chunk_elems(map, part_elems, dtype) * size_of(carried(dtype));
 }
 
-/// What is packed of a chunk: the sums of the ranks that this rank serves, and the other hosts' of its own part.
+/// Number of slots that are packed of a chunk: the sums of the ranks that this rank serves, and the other hosts' of its
+/// own part.
 int packed_slots(const HostMap& map) { return slots(map) - 1; }
 
 /// One round: everybody's data, and each host's sum of it.
@@ -53,12 +54,12 @@ struct HierCommunicator::Sum {
   ReduceOp op;
   std::byte* scratch;
   CommDType comm_dtype = CommDType::exact;  ///< between hosts
-  std::int64_t chunk_bytes = 0;             ///< of sums
+  std::int64_t chunk_bytes = 0;             ///< chunk of sums
 
   DType dtype() const { return carried(data.dtype); }
   std::int64_t piece_elems() const { return piece_bytes / size_of(data.dtype); }
   std::byte* slot(int index) const { return scratch + index * chunk_bytes; }
-  /// Of the chunk that begins at `from` and has at most `elems` elements, those that piece `rank` has.
+  /// Elements of the chunk that begins at `from` and has at most `elems` elements, as far as piece `rank` has them.
   std::int64_t elems_of(int rank, std::int64_t from, std::int64_t elems) const {
     const std::int64_t begin = std::min(rank * piece_elems() + from, data.elems);
     const std::int64_t end = std::min((rank + 1) * piece_elems(), data.elems);
@@ -186,7 +187,7 @@ void HierCommunicator::reduce(const OpTag& tag, const Sum& wanted) {
 }
 
 /// Sends the sums of a chunk to the ranks whose pieces they are of, and gets those of this rank's own: into the slots
-/// behind the sent ones, by host.
+/// after the sent ones, by host.
 void HierCommunicator::exchange_sums(const OpTag& tag, const Sum& sum, std::int64_t from, std::int64_t elems) {
   const std::int64_t own_elems = sum.elems_of(rank(), from, elems), bytes = size_of(sum.dtype());
   const auto peers = exchange().prepare();
@@ -203,7 +204,7 @@ void HierCommunicator::exchange_sums(const OpTag& tag, const Sum& sum, std::int6
   exchange().run(tag);
 }
 
-/// The same, packed on the way, in scratch behind the slots.
+/// Exchanges sums packed on the way, in scratch after the slots.
 void HierCommunicator::exchange_packed(const OpTag& tag, const Sum& sum, std::int64_t from, std::int64_t elems) {
   const std::int64_t own_elems = sum.elems_of(rank(), from, elems),
                      room = packed_bytes(sum.chunk_bytes / size_of(sum.dtype()));

@@ -8,7 +8,7 @@
 namespace zs {
 namespace {
 
-constexpr int kArenaRange = 1;  // of addresses; the meta device's own allocator has range 0
+constexpr int kArenaRange = 1;  // range of addresses; the meta device's own allocator has range 0
 
 /// Declares and checks what the base class declares and checks; the work itself is empty.
 class IdleCommunicator final : public Communicator {
@@ -50,7 +50,7 @@ class IdleCommunicator final : public Communicator {
       hosts[i] = transport_info.hosts[static_cast<std::size_t>(ranks[i])];
     return HostMap(hosts);
   }
-  /// What carries this group's sums.
+  /// Transport that carries this group's sums.
   Transport sums_by() const {
     const Transport transport = kind_.stands_for.transport;
     if (transport != Transport::hier) return transport;

@@ -88,7 +88,7 @@ class HostsWorld final : public World {
   GroupName group_name_;
 };
 
-/// What ZSHARD_HOSTS_OF says, for tests: "0,0,1,1" parts the ranks of one host. Empty where it is not set.
+/// Hosts that ZSHARD_HOSTS_OF gives, for tests: "0,0,1,1" parts the ranks of one host. Empty where it is not set.
 std::vector<int> hosts_in_environment() {
   const int ranks = number_in_environment<int>("OMPI_COMM_WORLD_SIZE").value_or(1);
   const char* const text = std::getenv("ZSHARD_HOSTS_OF");
@@ -138,7 +138,7 @@ std::shared_ptr<ShmMemory> agreed_memory(MpiWorld& world, const HostMap& map, do
 std::string chosen_transport(std::string_view wanted) {
   const char* const from_environment = std::getenv("ZSHARD_TRANSPORT");
   if (wanted == "auto" && from_environment != nullptr) wanted = from_environment;
-  if (wanted != "mpi") hosts_in_environment();  // what is wrong with it is found here
+  if (wanted != "mpi") hosts_in_environment();  // throws where the variable is wrong
   for (const char* const known : {"auto", "hier", "shm", "mpi", "null"}) {
     if (wanted == known) return known;
   }
@@ -148,14 +148,14 @@ std::string chosen_transport(std::string_view wanted) {
 
 namespace {
 
-/// Of one rank: the transport it wants, "" for any, and what it says of the hosts.
+/// Wish of one rank: the transport it wants, "" for any, and what it says of the hosts.
 struct Wish {
   std::array<char, 8> transport{};
   std::uint64_t hosts = 0;
   bool operator==(const Wish&) const = default;
 };
 
-/// What all ranks want, or mpi: in silence where one of them wants any, else rank 0 says who wants what.
+/// Transport that all ranks want, or mpi: in silence where one of them wants any, else rank 0 says who wants what.
 std::string agreed_transport(MpiWorld& world, std::string_view wanted, std::span<const int> hosts) {
   std::vector<Wish> wishes(static_cast<std::size_t>(world.size()));
   Wish& own = wishes[static_cast<std::size_t>(world.rank())];
@@ -178,7 +178,8 @@ std::string agreed_transport(MpiWorld& world, std::string_view wanted, std::span
   return "mpi";
 }
 
-/// What Open MPI's own shared memory takes for each rank of a host; with less room it uses TCP there, without a word.
+/// Bytes that Open MPI's own shared memory takes for each rank of a host; with less room it uses TCP there, without a
+/// word.
 constexpr std::int64_t kOpenMpiSegmentBytes = std::int64_t{4} << 20;
 
 void warn_of_small_dev_shm(const World& world) {

@@ -110,7 +110,7 @@ inline void interleave(std::uint32_t* out, __m512i even, __m512i odd) {
   _mm512_storeu_si512(out + 16, _mm512_maskz_permutex2var_epi64(0xff, low, second, high));
 }
 
-/// in (depth, columns), row-major and dense, to panels (columns / 32) of (depth / 2, 32) words.
+/// Packs `in` (depth, columns), row-major and dense, to panels (columns / 32) of (depth / 2, 32) words.
 inline void pack_panels(std::uint32_t* out, const Bf16* in, std::int64_t depth, std::int64_t columns) {
   for (std::int64_t c = 0; c < columns; c += kBlock)
     for (std::int64_t k = 0; k < depth; k += 2)

@@ -9,8 +9,9 @@ namespace zs::cpu::ZS_ISA {
 namespace {
 
 constexpr std::int64_t kKeys = kAttentionTile;  // taken together: two blocks
-constexpr float kCertain =
-    1 - 0x1.0p-10f;  // what it is short of 1 by is less than what rounding `out` to bf16 leaves in delta
+// Probability from which on it counts as 1: what it is short of 1 by is less than what rounding `out` to bf16 leaves in
+// delta.
+constexpr float kCertain = 1 - 0x1.0p-10f;
 
 struct BackwardScratch {
   Bf16 *queries, *keys, *values, *dout;               // (padded_time, width)
@@ -21,10 +22,10 @@ struct BackwardScratch {
   Bf16 *p, *ds;                                       // (kKeys, pitch)
   std::uint32_t* ds_panel;                            // (kKeys, kBlock)
   float *scores, *dscores, *minus_lse, *minus_delta;  // (kBlock, kBlock) twice, (padded_time) twice
-  float *dkeys,
-      *dvalues;  // where heads share keys (padded_time, width), else one (kKeys, width) for both, one after the other
+  // Results: where heads share keys (padded_time, width), else one (kKeys, width) for both, one after the other.
+  float *dkeys, *dvalues;
   std::int64_t time, width;
-  std::int64_t pitch;   // of rows over time: a power of two would share few places of the first cache
+  std::int64_t pitch;   // pitch of rows over time: a power of two would share few places of the first cache
   std::int64_t window;  // keys that a query sees at most
   float scale;
 };

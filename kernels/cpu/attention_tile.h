@@ -93,7 +93,7 @@ inline void transpose_tiles(float* out, const float* in, std::int64_t width, std
       for (std::int64_t t = 0; t < kTile; ++t) out[first * head_dim + d * kTile + t] = in[(first + t) * width + d];
 }
 
-/// Where the first rows of a head lie in tensors (batch, time, heads + 2 kv_heads, head_dim) and (batch, time, heads,
+/// Place of the first rows of a head in tensors (batch, time, heads + 2 kv_heads, head_dim) and (batch, time, heads,
 /// head_dim), and how many elements apart its rows are. pair = batch * heads + head.
 struct HeadPlace {
   std::int64_t query, key, value, stride;  // in qkv
@@ -115,7 +115,7 @@ inline HeadPlace head_place(const AttentionDims& dims, std::int64_t pair) {
 inline std::int64_t first_key(const AttentionDims& dims, std::int64_t query) {
   return max_of(0, query + 1 - window_of(dims));
 }
-/// Behind the last query that sees a key before `end`, up to a multiple of `unit`.
+/// End of the queries that see a key before `end`, up to a multiple of `unit`.
 inline std::int64_t end_of_queries(const AttentionDims& dims, std::int64_t end, std::int64_t padded_time,
                                    std::int64_t unit) {
   return min_of(padded_time, round_up(end - 1 + window_of(dims), unit));
@@ -145,7 +145,7 @@ struct Scratch {
     next += round_up(elems, 16);
     return block;
   }
-  /// So many floats for elements of another type.
+  /// Takes so many floats for elements of another type.
   template <class T>
   T* take_as(std::int64_t floats) {
     return reinterpret_cast<T*>(take(floats));

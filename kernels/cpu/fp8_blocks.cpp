@@ -13,9 +13,9 @@
 namespace zs::cpu {
 namespace {
 
-// By one thread: on the host communication packs for itself, on the thread of its stream.
+// Packing is by one thread: on the host communication packs for itself, on the thread of its stream.
 
-/// Below it a block is zero: its scale would lose its digits.
+/// Magnitude below which a block is zero: its scale would lose its digits.
 constexpr float kLeast = 1e-35f;
 
 template <class T>

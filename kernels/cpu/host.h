@@ -5,14 +5,14 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/kernels.h"
 
-/// What the families' kernels share before they come to their vector loops: Buffers are checked and unpacked into plain
-/// pointers. Compiled for the baseline only.
+/// Steps that the families' kernels share before they come to their vector loops: Buffers are checked and unpacked into
+/// plain pointers. Compiled for the baseline only.
 namespace zs::cpu {
 
-/// What ZSHARD_ISA or the processor chose, once for the process.
+/// Instruction set that ZSHARD_ISA or the processor chose, once for the process.
 const Isa& isa();
 
-/// Those that the processor has and the system lets this process use, the best first.
+/// Instruction sets that the processor has and the system lets this process use, the best first.
 std::vector<const Isa*> available_isas();
 
 inline constexpr std::int64_t kFloat = sizeof(float);

@@ -7,7 +7,7 @@
 namespace zs::cpu {
 namespace {
 
-// By one thread: on the host communication packs for itself, on the thread of its stream.
+// Packing is by one thread: on the host communication packs for itself, on the thread of its stream.
 void pack_int8(ExecContext&, Buffer packed, Buffer elements, int slices) {
   checks::int8_blocks(packed, elements, slices, true);
   zs::pack_int8(static_cast<std::byte*>(packed.data), elements, slices);

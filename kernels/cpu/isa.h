@@ -30,8 +30,9 @@ struct LayerNormForward {
   Data residual = {}, sum = {};
 };
 
-/// The same; RMS norm has no dbeta. dgamma and dbeta are plain sums, without what was there before. wide: scratch of
-/// rows.width floats; parts: of 2 * rows.width floats for each block of row_blocks. skip: see NormGradient; null: none.
+/// Arguments of the backward of a layer or RMS norm; RMS norm has no dbeta. dgamma and dbeta are plain sums, without
+/// what was there before. wide: scratch of rows.width floats; parts: of 2 * rows.width floats for each block of
+/// row_blocks. skip: see NormGradient; null: none.
 struct LayerNormBackward {
   Data dx, dy, x, gamma;
   float *dgamma, *dbeta, *wide, *parts;
@@ -211,7 +212,7 @@ static constexpr RowBlocks row_blocks(std::int64_t rows) {
   return {each, (rows + each - 1) / each};
 }
 
-/// Where attention is computed by tiles: keys whose scores are taken together.
+/// Keys whose scores are taken together where attention is computed by tiles.
 static constexpr std::int64_t kAmxKeys = 512;
 
 /// Floats of scratch that one thread needs, forward or backward, on any instruction set: six (time, head_dim) operands
@@ -229,7 +230,7 @@ static constexpr std::int64_t rotary_scratch_elems(const AttentionDims& dims) {
 }
 
 namespace baseline {
-/// Its loops. Called only where the processor has it.
+/// Loops of this instruction set. Called only where the processor has it.
 const Isa& loops();
 }  // namespace baseline
 namespace avx2 {

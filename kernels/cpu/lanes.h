@@ -24,13 +24,13 @@ struct LanesOf {
       v[k] = higher_of(v[k], load_vec(x + k * kVectorFloats));
     }
   }
-  /// To the k-th vector, or to it and the next.
+  /// Adds to the k-th vector, or to it and the next.
   void add_at(std::int64_t k, Vec x) { v[k] += x; }
   void add_at(std::int64_t k, VecPair x) {
     v[k] += x.v[0];
     v[k + 1] += x.v[1];
   }
-  /// After twins that were taken apart: every sum to its lane.
+  /// Puts every sum to its lane, after pairs that were taken apart.
   void put_together() {
     for (int k = 0; k < kVectors; k += 2) {
       const VecPair x = ZS_ISA::put_together(VecPair{{v[k], v[k + 1]}});
@@ -63,7 +63,7 @@ inline float reduce_max(const LanesOf<kCount>& lanes) {
   return x[0];
 }
 
-/// The same in f64.
+/// Lanes in f64.
 template <int kCount>
 struct DoubleLanes {
   static constexpr int kPerVector = kVectorFloats / 2;

@@ -22,12 +22,12 @@ float row_max(const float* x, std::int64_t n) {
 }
 
 /// log(sum of e^x) in one reading of memory: a chunk's largest element, then its exponentials, while it lies in the
-/// first cache and the chunk behind it is on its way there. What was added before is rescaled where a chunk has a
+/// first cache and the chunk after it is on its way there. What was added before is rescaled where a chunk has a
 /// larger element (Milakov, Gimelshein 2018). A vocabulary is long: the sums of its chunks are carried in f64.
 double log_sum_exp(const float* x, std::int64_t n) {
   constexpr std::int64_t kChunk = 1024;
   float largest = -__FLT_MAX__;  // not -infinity: a chunk of nothing else adds 0
-  double total = 0;              // of e^(x - largest)
+  double total = 0;              // sum of e^(x - largest)
   for (std::int64_t begin = 0; begin < n; begin += kChunk) {
     const float* chunk = x + begin;
     const std::int64_t count = min_of(kChunk, n - begin);

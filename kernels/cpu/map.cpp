@@ -10,7 +10,7 @@ namespace {
 /// strides are.
 constexpr std::int64_t kMapped = 256;
 
-/// visit(at, offset, run) for the elements [begin, begin + count) of the shape: run elements from `at` behind begin on
+/// visit(at, offset, run) for the elements [begin, begin + count) of the shape: run elements from `at` after begin on
 /// lie in one line of the innermost dim, the first one at this offset of the operand.
 template <class Visit>
 void for_each_line(const MapLoop& args, const MapOperand& operand, std::int64_t begin, std::int64_t count,

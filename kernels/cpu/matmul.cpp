@@ -48,7 +48,7 @@ struct Block {
   std::int64_t row, rows, column, columns;
 };
 
-/// Whether the library multiplies bf16 by tiles (AMX), which wants larger pieces, and each operand's long side whole.
+/// True if the library multiplies bf16 by tiles (AMX), which wants larger pieces, and each operand's long side whole.
 bool library_has_tiles() {
 #if defined(__x86_64__)
   constexpr unsigned kNeeded = dnnl_cpu_isa_avx512_core_amx;
@@ -112,7 +112,7 @@ struct Primitive {
   dnnl::memory a, b, c, bias, scratchpad;
 };
 
-/// What one thread of the team keeps: primitives run on the thread that made them.
+/// Slot that one thread of the team keeps: primitives run on the thread that made them.
 struct Slot {
   explicit Slot(const dnnl::engine& engine) : stream(engine) {}
   dnnl::stream stream;
@@ -160,7 +160,7 @@ Primitive make_primitive(const dnnl::engine& engine, const PrimitiveKey& key) {
   return primitive;
 }
 
-/// Where a block's operands start.
+/// Addresses where a block's operands start.
 struct BlockStart {
   std::byte *a, *b, *c, *bias;
 };

@@ -6,8 +6,8 @@
 namespace zs::cpu::ZS_ISA {
 namespace {
 
-/// Whether results are streamed, and bf16 is taken apart: only where every row begins with a line do gamma and its like
-/// keep to it.
+/// Ways of storing a row: results may be streamed, and bf16 taken apart: only where every row begins with a line do
+/// gamma and its like keep to it.
 template <class T>
 struct RowStores {
   bool is_streamed, is_apart;
@@ -57,9 +57,9 @@ inline auto centred(V x, float mean) {
   return kNorm == Norm::layer ? x - mean : x;
 }
 
-/// What a row normalises: x, or its sum with the residual. In f32 that is cheaper added again from the first cache than
-/// written first: an ordinary store reads the line from memory. In bf16 rounding again would cost more than that, so it
-/// is written, and read back.
+/// Input that a row normalises: x, or its sum with the residual. In f32 that is cheaper added again from the first
+/// cache than written first: an ordinary store reads the line from memory. In bf16 rounding again would cost more than
+/// that, so it is written, and read back.
 template <bool kHasResidual, class T>
 struct InputRow {
   static constexpr bool kIsSumFirst = kHasResidual && sizeof(T) != sizeof(float);
@@ -91,7 +91,7 @@ struct InputRow {
   }
 };
 
-/// Which results are stored past the caches.
+/// Results that are stored past the caches.
 struct Streamed {
   bool y, sum;
 };
@@ -165,9 +165,9 @@ struct BackwardRow {
   }
 };
 
-/// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)); dgamma += dy xhat, dbeta
-/// += dy. The rows are read from memory by the sums and from the first cache by dx, which may be dy. RMS norm: the same
-/// without means of x and of g, and without beta. ahead: elements to the rows that follow, or 0.
+/// Backward of rows. With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)); dgamma
+/// += dy xhat, dbeta += dy. The rows are read from memory by the sums and from the first cache by dx, which may be dy.
+/// RMS norm: the same without means of x and of g, and without beta. ahead: elements to the rows that follow, or 0.
 template <Norm kNorm, Order kOrder, bool kHasSkip, int kRows, class T>
 void backward_rows(const LayerNormBackward& args, float* sums, std::int64_t row, std::int64_t ahead, bool is_streamed) {
   const std::int64_t width = args.rows.width;

@@ -147,7 +147,7 @@ double power_sum(int threads, Data in, std::int64_t n, double factor, double pow
 template <class Rule>
 void update(int threads, const Update& args, std::int64_t n, const Rule& rule) {
   parallel_ranges(split_elements(threads, n), [=](std::int64_t begin, std::int64_t end) {
-    const Rule own = rule;  // which no element can be: what is constant stays in registers
+    const Rule own = rule;  // a copy, which no element can alias: constants stay in registers
     const Update a = args;
     if (a.copy == nullptr) {
 #pragma omp simd

@@ -50,7 +50,7 @@ void turn_head(T* out, const T* in, const Angles& angles) {
   });
 }
 
-/// By positions, so that every angle is computed once.
+/// Rotates position by position, so that every angle is computed once.
 void rotary(int threads, const Rotary& args) {
   const AttentionDims dims = args.dims;
   const std::int64_t width = qkv_width_of(dims), kept = kv_heads_of(dims) * dims.head_dim, turned = width - kept;

@@ -10,7 +10,7 @@
 /// in a cache by whoever reads them next, that is a third of all traffic of a copy.
 namespace zs::cpu::ZS_ISA {
 
-/// As many bytes as the nearest cache that is a core's own holds, about: results up to it are stored as usual.
+/// Bytes that the nearest cache which is a core's own holds, about: results up to it are stored as usual.
 constexpr std::int64_t kStreamedFrom = std::int64_t{1} << 20;
 
 inline bool begins_line(Data data) { return reinterpret_cast<std::uintptr_t>(data.address) % kLineBytes == 0; }
@@ -27,7 +27,7 @@ inline void stream_vec(float* out, Vec x) {
 #endif
 }
 inline void stream_words(Bf16* out, WordVec x) { stream_vec(reinterpret_cast<float*>(out), (Vec)x); }
-/// Before other threads are told that the results are there.
+/// Fence before other threads are told that the results are there.
 inline void end_streaming(bool is_streamed) {
   if (is_streamed) _mm_sfence();
 }
@@ -46,7 +46,7 @@ inline void stream(Bf16* out, VecPair x, Two<kOrder> two) {
   stream_words(out, packed(x, two));
 }
 
-/// Whether `out` is large and written without having been read.
+/// True if `out` is large and written without having been read.
 template <class T>
 inline bool streams(Data out, std::int64_t n, Data a, Data b) {
   return n * static_cast<std::int64_t>(sizeof(T)) > kStreamedFrom && out.address != a.address &&

@@ -10,7 +10,7 @@
 #include <immintrin.h>
 #endif
 
-/// What the vector loops share: element types, threads, and sums over 16 interleaved lanes. Everything lives in the
+/// Foundations of the vector loops: element types, threads, and sums over 16 interleaved lanes. Everything lives in the
 /// instruction set's own namespace (see isa.h). Products and sums are not contracted (-ffp-contract=off), so a vector
 /// body, its tail and every instruction set give the same bits, except for what goes through `fused`.
 namespace zs::cpu::ZS_ISA {
@@ -26,7 +26,7 @@ constexpr int kLanes = 16;
 
 typedef float Vec __attribute__((vector_size(kVectorFloats * 4)));
 typedef double DoubleVec __attribute__((vector_size(kVectorFloats * 4)));
-// The same in memory, at any address. (Not for locals: a reference to such a type forgets that it is unaligned.)
+// Vectors in memory, at any address. (Not for locals: a reference to such a type forgets that it is unaligned.)
 typedef float VecAt __attribute__((vector_size(kVectorFloats * 4), aligned(1), may_alias));
 typedef double DoubleVecAt __attribute__((vector_size(kVectorFloats * 4), aligned(8), may_alias));
 typedef std::uint32_t WordVec __attribute__((vector_size(kVectorFloats * 4)));

@@ -17,7 +17,7 @@ namespace zs::cpu::ZS_ISA {
 enum class Order { in_line, apart };
 template <Order kOrder>
 struct Two {};
-/// For a loop all of whose elements are T, or f32 that was taken apart.
+/// Order for a loop all of whose elements are T, or f32 that was taken apart.
 template <class T>
 constexpr Order kOwnOrder = sizeof(T) == 2 ? Order::apart : Order::in_line;
 
@@ -60,7 +60,7 @@ inline VecPair none(Two<kOrder>) {
 inline Vec none(Whole) { return Vec{}; }
 inline Vec none(Part) { return Vec{}; }
 
-/// From apart to in line.
+/// Pair in line, from one that is apart.
 inline VecPair put_together(VecPair x) {
   LaneVec low, high;
   for (int i = 0; i < kVectorFloats; ++i) {
@@ -69,7 +69,7 @@ inline VecPair put_together(VecPair x) {
   }
   return {{__builtin_shuffle(x.v[0], x.v[1], low), __builtin_shuffle(x.v[0], x.v[1], high)}};
 }
-/// From in line to apart.
+/// Pair apart, from one that is in line.
 inline VecPair take_apart(VecPair x) {
   LaneVec even, odd;
   for (int i = 0; i < kVectorFloats; ++i) {
@@ -120,7 +120,7 @@ inline bool has_nan(VecPair x) {
   return is_any;
 #endif
 }
-/// As bf16, two in a word: the first vector's element below the second's. NaN stays NaN.
+/// Pair as bf16, two in a word: the first vector's element below the second's. NaN stays NaN.
 inline WordVec packed(VecPair x) {
   WordVec word[2] = {nearest(x.v[0]), nearest(x.v[1])};
   if (__builtin_expect(has_nan(x), 0))
@@ -147,7 +147,7 @@ inline WordVec packed(VecPair x, Two<Order::in_line>) {
 #endif
 }
 
-/// As it would come back from memory of elements T.
+/// Pair as it would come back from memory of elements T.
 template <class T>
 inline VecPair as_stored(VecPair x) {
   if constexpr (sizeof(T) == sizeof(float)) return x;
@@ -197,12 +197,12 @@ inline void fetch(const T* x, P) {
   for (std::int64_t i = 0; i < kElems; i += kLineBytes / static_cast<std::int64_t>(sizeof(T)))
     __builtin_prefetch(x + i);
 }
-/// The same for what lies so far behind it that it comes in time. A processor fetches ahead by itself, but not across
-/// pages of 4 KiB, and what it has begun to compute holds fewer loads than memory can have under way.
+/// Fetches what lies so far after `x` that it comes in time. A processor fetches ahead by itself, but not across pages
+/// of 4 KiB, and what it has begun to compute holds fewer loads than memory can have under way.
 template <std::uintptr_t kAheadBytes = 2048, class T, class P>
 inline void fetch_ahead(const T* x, P part) {
   fetch(reinterpret_cast<const T*>(reinterpret_cast<std::uintptr_t>(x) + kAheadBytes),
-        part);  // it may end before: not x + a number
+        part);  // the buffer may end before: not x + a number
 }
 
 /// visit(i, Two, Whole or Part) over [begin, end).

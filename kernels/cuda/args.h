@@ -8,7 +8,7 @@
 #include "kernels/rotary_angle.h"
 #include "kernels/update_rules.h"
 
-/// What a kernel is given: one struct, by value; what an operation does not use keeps its value from here. Elements are
+/// Arguments of a kernel: one struct, by value; what an operation does not use keeps its value from here. Elements are
 /// f32 or bf16, as the kernel's name says. Seen by the host code, which fills it in from checked Buffers, and by nvcc;
 /// so it includes nothing of the host's.
 namespace zs::cuda {
@@ -129,7 +129,7 @@ struct RotaryArgs {
   bool is_inverse, is_aligned;
 };
 
-/// Where dlogits replace them, logits have any dtype; else they are f32.
+/// Logits have any dtype where dlogits replace them; else they are f32.
 struct CrossEntropyArgs {
   float *losses = nullptr, *lse;
   void *logits, *dlogits = nullptr;
@@ -170,8 +170,8 @@ struct CachedAttentionArgs {
 };
 /// Threads of a block of the kernels on tensor cores; lanes that share a row of delta.
 inline constexpr int kAttentionThreads = 128, kDeltaLanes = 8;
-/// Of the general kernels: rows and columns of a block's scores, and elements of head_dim that a block computes results
-/// for.
+/// Sizes of the general kernels: rows and columns of a block's scores, and elements of head_dim that a block computes
+/// results for.
 inline constexpr int kAttentionRows = 64, kAttentionSlice = 64;
 
 /// A block's part of attention on tensor cores: rows of its own (forward and dqueries: queries; dkeys: keys), which it
@@ -219,7 +219,8 @@ inline constexpr int kInt8Block = 256, kInt8Elems = 16;
 
 enum class Reduction : std::uint8_t { sum, squares, max_magnitude, fixed_point, magnitude_bits, powers };
 
-/// What some of the blocks reduce, from `first_block` on. Ranges of a launch may differ in dtype: a block asks once.
+/// Range that some of the blocks reduce, from `first_block` on. Ranges of a launch may differ in dtype: a block asks
+/// once.
 struct ReduceRange {
   const void* in;
   std::int64_t elems;
@@ -235,14 +236,14 @@ struct ReduceArgs {
   int count;
   std::int64_t chunk;
   void* parts;
-  const std::int32_t* exponent;  // of fixed_point; of powers the bits of the largest magnitude
+  const std::int32_t* exponent;  // exponent of fixed_point; for powers the bits of the largest magnitude
   int shift;
   Reduction reduction;
   float power;
 };
 static_assert(sizeof(ReduceArgs) < 4096);
-/// At most so many blocks reduce, and one more for each range, each at least so many elements; both follow from the
-/// numbers of elements alone, and so do the bits.
+/// Limits: at most so many blocks reduce, and one more for each range, each at least so many elements; both follow from
+/// the numbers of elements alone, and so do the bits.
 inline constexpr std::int64_t kReduceBlocks = 512, kReduceChunk = 8 * kThreads * 4;
 
 /// out[0] gets the parts, in order: sum: f32, times factor; squares, powers: f64, added; max_magnitude: i32, the larger
@@ -265,7 +266,7 @@ struct ClipArgs {
   float clip;
 };
 
-/// What some of the blocks update, from `first_block` on: see UpdateRange; m, v, copy: null: none.
+/// Range that some of the blocks update, from `first_block` on: see UpdateRange; m, v, copy: null: none.
 struct UpdateRangeArgs {
   float *master, *m, *v;
   std::uint16_t* copy;
@@ -315,7 +316,7 @@ struct BlockwiseAdamWArgs {
   DynamicCodes m_codes, v_codes;
 };
 
-/// As many dims as a shape has.
+/// Number of dims that a shape has at most.
 inline constexpr int kMostDims = 6;
 
 enum class ElementKind : std::uint8_t { f32, bf16, i32 };

@@ -23,7 +23,7 @@ AttentionArgs attention_args(const Buffer& out, const Buffer& lse, const Buffer&
           .is_aligned = dims.head_dim % kRowElems == 0 && are_aligned(qkv.data, out.data)};
 }
 
-/// Whether there are kernels on tensor cores for it.
+/// True if there are kernels on tensor cores for it.
 bool is_for_tensor_cores(DType dtype, const AttentionArgs& args) {
   return dtype == DType::bf16 && (args.head_dim == 64 || args.head_dim == 128) && args.is_aligned;
 }
@@ -44,7 +44,7 @@ void launch_tensor(ExecContext& ctx, const std::string& kernel, const AttentionA
          shape.shared_bytes);
 }
 
-/// Of each row's delta.
+/// Scratch for each row's delta.
 std::int64_t attention_scratch(int, const AttentionDims& dims) {
   return dims.batch * dims.heads * dims.time * size_of(DType::f32);
 }

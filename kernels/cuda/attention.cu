@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kRowTiles = 2, kWarpRows = 16 * kRowTiles;
 
-/// Of each of a lane's rows: the largest score so far, and this lane's part of the sum of exponentials.
+/// State of each of a lane's rows: the largest score so far, and this lane's part of the sum of exponentials.
 struct Softmax {
   float largest[kRowTiles][2], sums[kRowTiles][2];
 };
@@ -23,7 +23,7 @@ __device__ inline float sum_of_row(float value) {
   return value + shuffle_xor(value, 2);
 }
 
-/// Scores of keys behind a query, or before its window, are minus infinity.
+/// Scores of keys after a query, or before its window, are minus infinity.
 template <int kKeys>
 __device__ inline void mask_scores(float (&s)[kRowTiles][kKeys / 8][4], std::int64_t first_query, std::int64_t key,
                                    std::int64_t window) {
@@ -94,7 +94,7 @@ __device__ inline void attention_forward_block(const AttentionArgs& args) {
   constexpr int kQueries = kForwardShape<kHeadDim>.own, kKeys = kForwardShape<kHeadDim>.other;
   static_assert(kQueries == kAttentionThreads / kWarp * kWarpRows);
   const std::int64_t blocks = (args.time + kQueries - 1) / kQueries, pair = blockIdx.x / blocks;
-  const std::int64_t first = (blocks - 1 - blockIdx.x % blocks) * kQueries;  // those with most keys first
+  const std::int64_t first = (blocks - 1 - blockIdx.x % blocks) * kQueries;  // blocks with most keys first
   const std::int64_t end = first + kQueries < args.time ? first + kQueries : args.time;
   Words* const queries = dynamic_shared();
   const KeyTiles<kHeadDim, kKeys> tiles{queries + kQueries * kChunks<kHeadDim>,

@@ -9,8 +9,9 @@
 namespace zs::cuda {
 namespace {
 
-constexpr float kCertain =
-    1 - 0x1.0p-10f;  // what it is short of 1 by is less than what rounding `out` to bf16 leaves in delta
+// Probability from which on it counts as 1: what it is short of 1 by is less than what rounding `out` to bf16 leaves in
+// delta.
+constexpr float kCertain = 1 - 0x1.0p-10f;
 
 /// Scores s and dout v^T ds of one element become the probability and the scores' gradient over scale.
 __device__ inline void differentiate(float& s, float& ds, bool is_seen, float factor, float lse_log2, float delta) {
@@ -18,14 +19,14 @@ __device__ inline void differentiate(float& s, float& ds, bool is_seen, float fa
   ds = s >= kCertain ? 0.0f : s * (ds - delta);
 }
 
-/// Whether a query sees a key so many places before it.
+/// True if a query sees a key so many places before it.
 __device__ inline bool is_seen(int distance, int window) {
   return static_cast<unsigned>(distance) < static_cast<unsigned>(window);
 }
 
 constexpr int kQueryTiles = 2, kQueriesOfWarp = 16 * kQueryTiles;
 
-/// Of a lane's queries: lse over log 2, delta, and how many keys each sees.
+/// State of a lane's queries: lse over log 2, delta, and how many keys each sees.
 struct QueryRows {
   float lse_log2[kQueryTiles][2], delta[kQueryTiles][2];
   int window;
@@ -71,7 +72,7 @@ __device__ inline void attention_dqueries_block(const AttentionArgs& args) {
   static_assert(kQueries == kAttentionThreads / kWarp * kQueriesOfWarp);
   constexpr int kColumns = kHeadDim == 64 ? 32 : 16;
   const std::int64_t blocks = (args.time + kQueries - 1) / kQueries, pair = blockIdx.x / blocks;
-  const std::int64_t first = (blocks - 1 - blockIdx.x % blocks) * kQueries;  // those with most keys first
+  const std::int64_t first = (blocks - 1 - blockIdx.x % blocks) * kQueries;  // blocks with most keys first
   const std::int64_t end = first + kQueries < args.time ? first + kQueries : args.time;
   Words* const queries = dynamic_shared();
   Words* const dout = queries + kQueries * kChunks<kHeadDim>;
@@ -161,7 +162,7 @@ __device__ inline void attention_dkeys_block(const AttentionArgs& args) {
   static_assert(2 * kQueries <= kAttentionThreads);
   const std::int64_t blocks = (args.time + kKeys - 1) / kKeys, group = args.heads / args.kv_heads;
   const std::int64_t first_pair = blockIdx.x / blocks * group, end = first_pair + group;
-  const std::int64_t first = blockIdx.x % blocks * kKeys;  // those with most queries first
+  const std::int64_t first = blockIdx.x % blocks * kKeys;  // blocks with most queries first
   const std::int64_t query_end = end_of_queries(args, first + kKeys);
   Words* const keys = dynamic_shared();
   Words* const values = keys + kKeys * kChunks<kHeadDim>;
@@ -179,7 +180,7 @@ __device__ inline void attention_dkeys_block(const AttentionArgs& args) {
   for (std::int64_t pair = first_pair, query = first; pair < end; now = 1 - now) {
     wait_copies();
     __syncthreads();  // all copies are there, and nobody reads the other buffer any more
-    const bool is_last = query + kQueries >= query_end;  // of this head
+    const bool is_last = query + kQueries >= query_end;  // last tile of this head
     const std::int64_t next_pair = is_last ? pair + 1 : pair, next_query = is_last ? first : query + kQueries;
     if (next_pair < end) Queries::at(buffers, 1 - now).copy(args, next_pair, next_query);
     const Queries tile = Queries::at(buffers, now);

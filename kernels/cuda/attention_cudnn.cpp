@@ -33,7 +33,7 @@ namespace fe = cudnn_frontend;
 
 /// Before 9.16 the headers copy lengths from the host's memory in every call, which no graph of a step could replay.
 constexpr std::size_t kLeastVersion = 91600;
-constexpr std::uintptr_t kAlignment = 256;  // of the workspace
+constexpr std::uintptr_t kAlignment = 256;  // alignment of the workspace
 
 /// The tensors of a graph, whose addresses are given at each call.
 enum Id : std::int64_t { kQueries = 1, kKeys, kValues, kOut, kLse, kOutGrad, kQueriesGrad, kKeysGrad, kValuesGrad };
@@ -57,15 +57,15 @@ std::string describe(const Shape& s) {
                      s.heads, s.kv_heads, s.head_dim);
 }
 
-/// Of what cuDNN is asked for at all; the dtype and alignment come with the buffers.
+/// True if cuDNN is asked at all; the dtype and alignment come with the buffers.
 bool may_take(const AttentionDims& dims) {
   return (dims.head_dim == 64 || dims.head_dim == 128) && dims.batch > 0 && dims.time > 1 &&
          window_of(dims) == dims.time;
 }
 
-/// What engines of 9.19 take for compute capabilities 8.0 to 12.0, and something for alignment: backward has gradients
-/// of queries in f32, a copy of them on some GPUs, two numbers a row, and gradients of keys and values for each query
-/// head where heads share them; they pad sequences. A plan that wants more is not used.
+/// Workspace that engines of 9.19 take for compute capabilities 8.0 to 12.0, and something for alignment: backward has
+/// gradients of queries in f32, a copy of them on some GPUs, two numbers a row, and gradients of keys and values for
+/// each query head where heads share them; they pad sequences. A plan that wants more is not used.
 std::int64_t workspace_bytes(const AttentionDims& dims) {
   constexpr std::int64_t kPadding = 64, kSlack = 4096;
   const std::int64_t time = (dims.time + kPadding - 1) / kPadding * kPadding;

@@ -214,8 +214,8 @@ __device__ void attention_delta(const AttentionArgs& args) {
   if (lane == 0 && index < rows) args.delta[row] = sum;
 }
 
-/// Of a score before it is scaled. The scaled one is rounded first, as it was for lse: where it is all of lse, the
-/// probability is 1.
+/// Probability of a score before it is scaled. The scaled one is rounded first, as it was for lse: where it is all of
+/// lse, the probability is 1.
 __device__ inline float probability(float score, float scale, float lse) {
   return exp2_of((fmaf(score, scale, 0.0f) - lse) * kLog2E);
 }
@@ -223,7 +223,7 @@ __device__ inline float probability(float score, float scale, float lse) {
 /// See attention_backward.cu.
 __device__ inline float score_gradient(float p, float dp, float delta) { return p >= 1.0f ? 0.0f : p * (dp - delta); }
 
-/// Of queries: dq. See attention_backward.cu.
+/// Gradient of queries, dq. See attention_backward.cu.
 template <class T>
 __device__ void attention_dqueries(const AttentionArgs& args) {
   __shared__ Operands operands;
@@ -261,7 +261,7 @@ __device__ void attention_dqueries(const AttentionArgs& args) {
   store_rows<T>(rows_of_qkv(args, args.dqkv, place.pair, Part::query), place.first, place.slice, args, dq, factor);
 }
 
-/// Of keys: dk and dv, over the query heads that share them, one after the other.
+/// Gradients of keys and values, dk and dv, over the query heads that share them, one after the other.
 template <class T>
 __device__ void attention_dkeys(const AttentionArgs& args) {
   __shared__ Operands operands;

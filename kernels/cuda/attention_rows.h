@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/device.h"
 
-/// Where the rows of one head lie in attention's tensors.
+/// Rows of one head, and where they lie in attention's tensors.
 namespace zs::cuda {
 
 /// Row t of a head: T at[t * stride], head_dim elements.
@@ -24,7 +24,7 @@ __device__ inline HeadRows rows_of_qkv(const AttentionArgs& args, void* data, st
   return {data, pair / args.heads * args.time * stride + at * args.head_dim, stride};
 }
 
-/// The first key that query `query` sees, and behind the last query that sees any of the keys before `end`.
+/// The first key that query `query` sees; and the index after the last query that sees any of the keys before `end`.
 __device__ inline std::int64_t first_key(const AttentionArgs& args, std::int64_t query) {
   return query < args.window ? 0 : query + 1 - args.window;
 }

@@ -11,7 +11,7 @@ namespace zs::cuda {
 template <int kHeadDim>
 inline constexpr int kChunks = kHeadDim / 8;
 
-/// Begins to copy kRows rows from row `first` on; zeros behind the last one.
+/// Begins to copy kRows rows from row `first` on; zeros after the last one.
 template <int kHeadDim, int kRows>
 __device__ inline void copy_tile(Words* tile, const HeadRows& rows, std::int64_t first, std::int64_t time) {
 #pragma unroll 1  // unrolled, its addresses take the registers that products need
@@ -36,7 +36,7 @@ struct KeyTiles {
     return buffers + static_cast<int>(key / kKeys) % 2 * 2 * kTile;
   }
   __device__ inline Words* values_at(std::int64_t key) const { return keys_at(key) + kTile; }
-  /// Those from `key` on.
+  /// Copies keys and values from `key` on.
   __device__ inline void copy(std::int64_t key, std::int64_t time) const {
     copy_tile<kHeadDim, kKeys>(keys_at(key), keys, key, time);
     copy_tile<kHeadDim, kKeys>(values_at(key), values, key, time);

@@ -19,7 +19,7 @@ struct Moments {
   float m, v;
 };
 
-/// What codes stand for, in shared memory.
+/// Values that codes stand for, in shared memory.
 struct CodeValues {
   float m[kCodes], v[kCodes];
 };

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/args.h"
 
-/// What all kernels share on the GPU. Kernels use no more of CUDA than blocks, threads, shared memory, barriers,
+/// Foundations of all kernels on the GPU. Kernels use no more of CUDA than blocks, threads, shared memory, barriers,
 /// f32 and f64 arithmetic, and what warp.h has, so that the tests can run the same sources on the host
 /// (tests/gpu/emulation). Multiplication and addition are fused only where the source says so: which of two equal loops
 /// an element goes through changes no bit.
@@ -26,7 +26,7 @@ template <>
 __device__ inline float from_float<float>(float value) {
   return value;
 }
-/// To nearest even; NaN stays NaN.
+/// Rounds to nearest even; NaN stays NaN.
 template <>
 __device__ inline Bf16 from_float<Bf16>(float value) {
   const std::uint32_t word = bits_of(value);
@@ -84,8 +84,8 @@ __device__ inline void store_pack(Bf16* at, const float (&in)[kElems]) {
 template <class T, bool kAreWhole>
 struct Packs {
   using Type = T;
-  /// Up to kElems elements from `at` on, those before `end`, as floats, and zeros behind them. Returns how many. (Loops
-  /// over the elements of a pack have a fixed number of rounds, so that packs stay in registers.)
+  /// Loads up to kElems elements from `at` on, those before `end`, as floats, and zeros after them. Returns how many.
+  /// (Loops over the elements of a pack have a fixed number of rounds, so that packs stay in registers.)
   template <class U = T, int kElems>
   __device__ static int load(const void* data, std::int64_t at, std::int64_t end, float (&out)[kElems]) {
     const U* const in = static_cast<const U*>(data) + at;
@@ -114,7 +114,7 @@ __device__ inline void with_packs(bool are_whole, const Body& body) {
   else
     body(Packs<T, false>{});
 }
-/// For a kernel that loads no other pack.
+/// Loads elements for a kernel that loads no other pack.
 template <class T, int kElems>
 __device__ inline int load_some(const void* data, std::int64_t at, std::int64_t end, bool is_aligned,
                                 float (&out)[kElems]) {
@@ -144,7 +144,7 @@ __device__ inline int load_some(const void* data, std::int64_t at, std::int64_t 
     __VA_ARGS__;                                   \
   })
 
-/// As it would come back from memory.
+/// Value as it would come back from memory.
 template <class T>
 __device__ inline float rounded(float value) {
   return to_float(from_float<T>(value));

@@ -50,7 +50,7 @@ __device__ inline float silu_slope(float value) {
 }
 
 /// The pack that this thread takes: from `at` on in y, whose row ends at `end`, and in x from `at_x` on, whose row ends
-/// at `end_x`, and `width` behind it. None: at is end.
+/// at `end_x`, and `width` after it. None: at is end.
 struct Halves {
   std::int64_t at, end, at_x, end_x;
 };

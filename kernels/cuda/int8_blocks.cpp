@@ -8,7 +8,7 @@ namespace {
 
 static_assert(kInt8Block == kInt8BlockElems);
 
-/// Of `slices` slices, each packed `parts` times.
+/// Arguments for `slices` slices, each packed `parts` times.
 Int8Args int8_args(const Buffer& data, const Buffer& packed, std::int64_t elems, int slices, int parts) {
   const bool are_slices_aligned = slices == 1 || elems * size_of(data.dtype) % 16 == 0;
   return {.data = elements_of(data),

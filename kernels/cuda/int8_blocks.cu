@@ -1,19 +1,19 @@
 #include "kernels/cuda/warp.h"
 #include "kernels/fp8.h"
 
-/// Elements as whole numbers (runtime/base/int8_blocks.h), or in e4m3 in the same blocks, the same bits as the CPU's.
+/// Elements as integers (runtime/base/int8_blocks.h), or in e4m3 in the same blocks, the same bits as the CPU's.
 namespace zs::cuda {
 namespace {
 
-/// Below it a block is zero: its scale would lose its digits.
+/// Magnitude below which a block is zero: its scale would lose its digits.
 constexpr float kLeastMagnitude = 1e-35f;
 constexpr std::uint32_t kInfinityBits = 0x7f800000u, kNanBits = 0x7fc00000u;
 /// Threads that share a block of elements: half a warp.
 constexpr int kBlockThreads = kInt8Block / kInt8Elems;
 
-/// What a thread works on: kInt8Elems elements of a slice from `at` on. Behind the last slice there are none.
+/// Piece that a thread works on: kInt8Elems elements of a slice from `at` on. After the last slice there are none.
 struct Piece {
-  std::int64_t slice, at, begin, end;  // of the elements of all slices: [begin, end), empty where begin >= end
+  std::int64_t slice, at, begin, end;  // range of the elements of all slices: [begin, end), empty where begin >= end
 };
 
 __device__ inline Piece piece_of(const Int8Args& args) {
@@ -39,7 +39,7 @@ __device__ inline float most_of(const float (&x)[kInt8Elems]) {
   return most;
 }
 
-/// What a byte says: a signed whole number.
+/// Encoding of a byte as a signed integer.
 struct Whole {
   static constexpr float kMost = 127.0f;
   __device__ static std::uint32_t byte_of(float x) {
@@ -49,7 +49,7 @@ struct Whole {
   }
   __device__ static float value_of(std::uint32_t byte) { return static_cast<float>(static_cast<std::int8_t>(byte)); }
 };
-/// The same, a number in e4m3.
+/// Encoding of a byte as a number in e4m3.
 struct E4m3 {
   static constexpr float kMost = kMostE4m3;
   __device__ static std::uint32_t byte_of(float x) { return e4m3_of(bits_of(x)); }

@@ -10,19 +10,20 @@
 
 struct CUstream_st;
 
-/// From checked Buffers to kernels of the GPU.
+/// Launches: from checked Buffers to kernels of the GPU.
 namespace zs::cuda {
 
 /// Every kernel of the image, as the families have named them.
 std::span<const std::string> kernel_names();
-/// Of the kernel that ZS_KERNEL (device.h) has for elements of this dtype, or ZS_PAIR_KERNEL for T and U.
+/// Name of the kernel that ZS_KERNEL (device.h) has for elements of this dtype, or ZS_PAIR_KERNEL for T and U.
 std::string typed(const std::string& kernel, DType dtype);
 inline std::string typed(const std::string& kernel, DType t, DType u) { return typed(typed(kernel, t), u); }
 /// Adds the names of all that ZS_KERNEL makes of each, or ZS_PAIR_KERNEL.
 void add_typed(KernelNames& names, std::initializer_list<std::string> kernels);
 void add_pairs(KernelNames& names, std::initializer_list<std::string> kernels);
 
-/// Of a kernel's only argument. `blocks` of `threads`, each with so much dynamic shared memory; no blocks is no launch.
+/// Launches a kernel; `args` is its only argument. `blocks` of `threads`, each with so much dynamic shared memory; no
+/// blocks is no launch.
 void launch(ExecContext& ctx, const std::string& kernel, std::int64_t blocks, int threads, const void* args,
             int shared_bytes = 0);
 
@@ -42,13 +43,13 @@ void* elements_of(const Buffer& buffer);
 inline void* elements_or_none(const Buffer& buffer) { return buffer.empty() ? nullptr : elements_of(buffer); }
 float* floats_of(const Buffer& buffer);
 
-/// Whether every address is a multiple of 16; null is.
+/// True if every address is a multiple of 16; null is.
 template <class... Address>
 bool are_aligned(Address... addresses) {
   return ((reinterpret_cast<std::uintptr_t>(addresses) % 16 == 0) && ...);
 }
 
-/// Whether rows of `width` elements, which begin at these addresses, are whole packs.
+/// True if rows of `width` elements, which begin at these addresses, are whole packs.
 template <class... Address>
 bool are_whole_packs(std::int64_t width, Address... addresses) {
   return width % kRowElems == 0 && are_aligned(addresses...);

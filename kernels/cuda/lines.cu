@@ -3,7 +3,7 @@
 namespace zs::cuda {
 namespace {
 
-/// Where in x the element is that y has at `at`.
+/// Index of the element in x that y has at `at`.
 __device__ std::int64_t place_in_x(const LinesArgs& args, std::int64_t at) {
   const std::int64_t e = at % args.inner, i = at / args.inner % args.count, outer = at / args.inner / args.count;
   const std::int64_t line = checked_index(args.each_its_own ? args.ids[at] : args.ids[i], args.lines);
@@ -31,7 +31,7 @@ __device__ void add_lines(const LinesArgs& args) {
 
 }  // namespace
 
-/// Of i32, too, as if it were f32: bits are moved.
+/// Kernels for i32, too, as if it were f32: bits are moved.
 ZS_KERNEL(zs_take_lines, LinesArgs, take_lines<T>(args))
 ZS_KERNEL(zs_add_lines, LinesArgs, add_lines<T>(args))
 

@@ -25,13 +25,13 @@ __device__ float exp_of(float x) {
   return sizeof(T) == sizeof(Bf16) ? exp2_of(x * kLog2E) : expf(x);
 }
 
-/// Of the classes that one thread has seen: the largest logit, and the sum of e^(logit - largest).
+/// Sums over the classes that one thread has seen: the largest logit, and the sum of e^(logit - largest).
 struct PartOfRow {
   float largest = -3.402823466e38f;  // not -infinity: a pack of nothing else adds 0
   double total = 0;
 };
 
-/// What was added before is rescaled where a pack has a larger logit (Milakov, Gimelshein 2018).
+/// Adds a pack; where it has a larger logit, what was added before is rescaled (Milakov, Gimelshein 2018).
 template <class T>
 __device__ void add_pack(PartOfRow& part, const float (&x)[kRowElems], std::int64_t count) {
   float high = part.largest, sum = 0;

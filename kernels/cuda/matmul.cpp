@@ -22,17 +22,17 @@
 namespace zs::cuda {
 namespace {
 
-/// What NVIDIA recommends for the GPUs that want most; the library's algorithms may need less.
+/// Workspace that NVIDIA recommends for the GPUs that want most; the library's algorithms may need less.
 constexpr std::int64_t kWorkspaceBytes = std::int64_t{32} << 20;
-/// Of the workspace, and the most that an algorithm asks of an operand.
+/// Alignment of the workspace, and the most that an algorithm asks of an operand.
 constexpr std::int64_t kAlignment = 256;
 /// The library reads a bias in packs.
 constexpr std::uintptr_t kBiasAlignment = 16;
-/// The same of GELU's input, whose rows are so many elements long, or a multiple.
+/// Alignment of GELU's input, likewise, whose rows are so many elements long, or a multiple.
 constexpr std::uintptr_t kAuxAlignment = 16;
 constexpr std::int64_t kAuxStride = 8;
-/// From this compute capability on: on 8.0 others found products with GELU slower than a kernel of its own
-/// (docs/decisions/0037).
+/// Compute capability from which on GELU is fused: on 8.0 others found products with GELU slower than a kernel of its
+/// own (docs/decisions/0037).
 constexpr int kFusesFrom = 9;
 
 /// Room for a bias that cannot be read where it lies.
@@ -49,7 +49,7 @@ int library_dtype(DType dtype) { return dtype == DType::bf16 ? cublas::kBf16 : c
 
 std::string describe(const MatmulDims& d) { return fmt::format("the product m {}, n {}, k {}", d.m, d.n, d.k); }
 
-/// What becomes of the sums before they are stored.
+/// Function that is applied to the sums before they are stored.
 enum class Activation : std::uint8_t { none, gelu, gelu_gradient };
 
 /// All that an algorithm is chosen by; beta is not.
@@ -70,7 +70,7 @@ struct ProductKey {
     return has_bias ? cublas::kBiasEpilogue : cublas::kPlainEpilogue;
   }
   bool operator<(const ProductKey& other) const { return tie() < other.tie(); }
-  /// For ProductChoices.
+  /// Text of the key for ProductChoices.
   std::string text(bool has_tf32) const {
     constexpr const char* kActivations[] = {"", ", GELU", ", GELU's gradient"};
     return fmt::format("m {}, n {}, k {}{}{}, {} to {}{}{}{}, aligned {} {} {}", dims.m, dims.n, dims.k,
@@ -136,7 +136,7 @@ Operation make_operation(const Library& library, const ProductKey& key) {
   return operation;
 }
 
-/// Of a row-major matrix (rows, columns).
+/// Layout of a row-major matrix (rows, columns).
 Layout make_layout(const Library& library, DType dtype, std::int64_t rows, std::int64_t columns) {
   CublasLt::Layout* made = nullptr;
   library.check(library.table().layout_create(&made, library_dtype(dtype), static_cast<std::uint64_t>(columns),
@@ -171,8 +171,8 @@ struct Product {
         b(make_layout(library, key.operand, key.dims.transpose_b ? key.dims.n : key.dims.k,
                       key.dims.transpose_b ? key.dims.k : key.dims.n)),
         c(make_layout(library, key.result, key.dims.m, key.dims.n)) {
-    // Where there will be a bias, or GELU's input, an address must stand for it, aligned no better than the worst;
-    // nobody reads there.
+    // An address must stand for the bias, or GELU's input, that there will be, aligned no better than the worst; nobody
+    // reads there.
     if (key.has_bias) set_pointer(library, cublas::kBiasPointer, reinterpret_cast<const void*>(kBiasAlignment));
     if (key.activation != Activation::none)
       set_pointer(library, cublas::kAuxPointer, reinterpret_cast<const void*>(kAuxAlignment));
@@ -259,7 +259,7 @@ bool overlap(const Buffer& a, const Buffer& b) {
   return std::less<>()(at, other + b.bytes()) && std::less<>()(other, at + a.bytes());
 }
 
-/// Whether the product gives the same when it is computed again.
+/// True if the product gives the same when it is computed again.
 bool may_repeat(const MatmulBuffers& p, const Aux& aux, const MatmulDims& dims) {
   const bool writes_aux = aux.activation == Activation::gelu;
   for (const Buffer* in : {&p.a, &p.b, &p.bias})
@@ -267,7 +267,7 @@ bool may_repeat(const MatmulBuffers& p, const Aux& aux, const MatmulDims& dims) 
   return dims.beta == 0 && (writes_aux || !overlap(aux.buffer, p.c));
 }
 
-/// Whether there is such a product; then it is enqueued.
+/// Enqueues the product if the library has it; true then.
 bool try_multiply(ExecContext& ctx, const MatmulBuffers& p, const Aux& aux, const MatmulDims& dims) {
   const std::string what = describe(dims);
   const Library library(ctx.gpu(), what);
@@ -311,7 +311,7 @@ void check_memory(const MatmulBuffers& p) {
   for (const Buffer* buffer : {&p.a, &p.b, &p.c}) elements_of(*buffer);
 }
 
-/// Whether the library is asked at all. In f32 it is not: nobody says how exact its tanh is.
+/// True if the library is asked at all. In f32 it is not: nobody says how exact its tanh is.
 bool may_fuse(ExecContext& ctx, const Buffer& aux, const MatmulDims& dims) {
   const CudaContext& gpu = ctx.gpu();
   return gpu.products().fuses_gelu && gpu.gpu().major >= kFusesFrom && aux.dtype == DType::bf16 &&

@@ -25,7 +25,7 @@ void download(ExecContext& ctx, void* out, Buffer in) {
 void copy_rows(ExecContext& ctx, Buffer out, Buffer in, const RowCopy& rows) {
   checks::row_copy(out, in, rows);
   const std::int64_t elem_bytes = size_of(out.dtype);
-  // Of one row there are no strides.
+  // A single row has no strides.
   std::int64_t unit = std::gcd<std::int64_t>(16, rows.run * elem_bytes);
   if (rows.rows > 1) unit = std::gcd(unit, std::gcd(rows.out_stride, rows.in_stride) * elem_bytes);
   for (const void* address : {out.data, static_cast<void*>(in.data)})

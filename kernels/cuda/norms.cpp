@@ -30,7 +30,7 @@ void forward(ExecContext& ctx, const std::string& norm, LayerNormArgs args, DTyp
   launch(ctx, kernel, (args.rows.count + kRowsABlock - 1) / kRowsABlock, kThreads, &args);
 }
 
-/// Of either norm.
+/// Arguments of the forward of either norm.
 LayerNormArgs forward_args(const Buffer& y, const Buffer& rstd, const NormInput& x, const Buffer& gamma,
                            std::int64_t rows, float eps) {
   return {.y = elements_of(y),
@@ -85,7 +85,7 @@ void backward(ExecContext& ctx, const std::string& norm, LayerNormBackwardArgs a
          &args);
 }
 
-/// Of either norm.
+/// Arguments of the backward of either norm.
 LayerNormBackwardArgs backward_args(const Buffer& dx, const NormGradient& dy, const Buffer& x, const Buffer& rstd,
                                     const Buffer& gamma, std::int64_t rows) {
   return {.dx = elements_of(dx),

@@ -79,8 +79,8 @@ __device__ void norm_forward(const LayerNormArgs& args) {
   args.rstd[row] = rstd;
 }
 
-/// With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)) + skip. RMS norm: the same
-/// without means of x and of g.
+/// Gradient of a row. With xhat = (x - mean) rstd and g = dy gamma: dx = rstd (g - mean(g) - xhat mean(g xhat)) + skip.
+/// RMS norm: the same without means of x and of g.
 template <Norm kNorm, class Row, class Param = typename Row::P::Type>
 class NormGradient {
  public:
@@ -101,7 +101,7 @@ class NormGradient {
                  const float(&gamma)[kRowElems]) {
       visit(p, dy, xhat);
       for (int i = 0; i < kRowElems; ++i) {
-        const float g = dy[i] * gamma[i];  // 0 behind the row's end
+        const float g = dy[i] * gamma[i];  // 0 after the row's end
         g_sum += g;
         gx_sum += g * xhat[i];
       }
@@ -186,7 +186,7 @@ __device__ inline void norm_gradients(const LayerNormBackwardArgs& args) {
 
 }  // namespace
 
-/// Of rows that are held; of wider ones; of any, T of x and U of the parameters.
+/// Kernels for rows that are held; for wider ones; for any, T of x and U of the parameters.
 #define ZS_NORM_KERNELS(norm, wide_sums)                                                                        \
   ZS_KERNEL(zs_##norm##_norm_forward, LayerNormArgs, norm_forward<Norm::norm, HeldRow<T, kNormPacks>>(args))    \
   ZS_KERNEL_OF(zs_##norm##_norm_forward_wide, Bf16, Bf16, LayerNormArgs,                                        \

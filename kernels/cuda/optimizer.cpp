@@ -9,14 +9,14 @@
 namespace zs::cuda {
 namespace {
 
-/// What of the elements is known before they are reduced: see ReduceArgs.
+/// Facts about the elements that are known before they are reduced: see ReduceArgs.
 struct Known {
   const std::int32_t* exponent = nullptr;
   int shift = 0;
   float power = 0;
 };
 
-/// The ranges of one launch, as many of [next, end) as it takes: next moves behind them.
+/// The ranges of one launch, as many of [next, end) as it takes: next moves past them.
 ReduceArgs reduce_args(ExecContext& ctx, Reduction reduction, const Known& known, const Buffer*& next,
                        const Buffer* end) {
   const Buffer* const last = next + std::min<std::ptrdiff_t>(end - next, kReduceRanges);
@@ -135,7 +135,7 @@ UpdateRangeArgs range_args(const UpdateRange& range, bool needs_m, bool needs_v)
           .is_aligned = are_aligned(range.master.data, range.m.data, range.v.data, range.grad.data, range.copy.data)};
 }
 
-/// As many ranges a launch as its arguments take.
+/// Updates as many ranges a launch as its arguments take.
 template <class Options>
 void update(ExecContext& ctx, const char* kernel, const OneOrMany<UpdateRange>& ranges, const Options& options,
             bool needs_m, bool needs_v) {

@@ -4,7 +4,7 @@
 namespace zs::cuda {
 namespace {
 
-/// A pack of pairs (x, y) := (x cos - y sin, y cos + x sin); x from `at` on, y `pairs` elements behind it.
+/// A pack of pairs (x, y) := (x cos - y sin, y cos + x sin); x from `at` on, y `pairs` elements after it.
 template <class P>
 __device__ inline void turn_pack(const RotaryArgs& args, std::int64_t at, std::int64_t end, std::int64_t pairs,
                                  const Rotation* rotations) {

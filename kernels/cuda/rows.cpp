@@ -44,7 +44,7 @@ void add_parts(ExecContext& ctx, const ColumnSums& sums, std::initializer_list<B
 
 namespace {
 
-/// What the table's rows hold before rows are added.
+/// Sets what the table's rows hold before rows are added.
 void begin_table(ExecContext& ctx, const Buffer& table, float beta) {
   if (beta == 0.0f) return cuda_kernels().zero(ctx, table);
   if (beta != 1.0f) cuda_kernels().scale(ctx, table, table, beta);

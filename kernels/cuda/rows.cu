@@ -83,7 +83,7 @@ __device__ void add_rows_of_id(const ScatterArgs& args, std::int64_t place, std:
 
 enum class Sums { bias, layer_norm, rms_norm };
 
-/// Of a block's threads, in shared memory.
+/// Sums of a block's threads, in shared memory.
 template <int kCount>
 __device__ inline auto shared_sums() -> float (&)[kCount][kRowElems][kThreads] {
   __shared__ float sums[kCount][kRowElems][kThreads];
@@ -242,7 +242,7 @@ extern "C" __global__ void zs_sort_ids(const SortIdsArgs args) {
 }
 
 ZS_KERNEL(zs_embedding_forward, EmbeddingArgs, ZS_BY_PACKS(embedding_forward<P>(args)))
-/// Of dy and of the table.
+/// Dtypes of dy and of the table.
 ZS_PAIR_KERNEL(zs_embedding_backward, ScatterArgs, ZS_BY_PACKS(embedding_backward<P, U>(args)))
 ZS_PAIR_KERNEL(zs_position_backward, ScatterArgs, ZS_BY_PACKS(position_backward<P, U>(args)))
 ZS_KERNEL(zs_bias_sums, ColumnSumsArgs, ZS_BY_PACKS(sum_columns<Sums::bias, P>(args)))

@@ -3,7 +3,7 @@
 
 namespace zs::cuda {
 
-/// What is one run needs no division.
+/// Casts at random; a single run needs no division.
 extern "C" __global__ void zs_stochastic_cast(const StochasticCastArgs args) {
   const std::int64_t begin = global_thread() * kRowElems;
   if (begin >= args.elems) return;

@@ -2,10 +2,10 @@
 
 #include "kernels/cuda/device.h"
 
-/// What the 32 threads (lanes) of a warp do together, and copies that arrive later: PTX instructions by name. All lanes
-/// must come to the functions marked (warp), with the same code path behind them. Where the host's compiler reads the
-/// kernels, tests/gpu/emulation has the same functions, which also find lanes that do not come, copies that are not
-/// waited for, and rows that share banks.
+/// Operations that the 32 threads (lanes) of a warp do together, and copies that arrive later: PTX instructions by
+/// name. All lanes must come to the functions marked (warp), with the same code path after them. Where the host's
+/// compiler reads the kernels, tests/gpu/emulation has the same functions, which also find lanes that do not come,
+/// copies that are not waited for, and rows that share banks.
 namespace zs::cuda {
 
 __device__ inline int lane_of_warp() { return static_cast<int>(threadIdx.x) % kWarp; }
@@ -31,7 +31,7 @@ __device__ void load_matrices(std::uint32_t (&out)[4], const Words* row);
 __device__ void load_matrices_transposed(std::uint32_t (&out)[4], const Words* row);
 
 /// Begins to copy 16 or 4 bytes to shared memory; zeros where not `is_there` (then `from` is not read). They are there
-/// when this thread has come to wait_copies, and for other threads after a barrier behind that.
+/// when this thread has come to wait_copies, and for other threads after a barrier after that.
 __device__ void copy_async(Words* to, const Words* from, bool is_there);
 __device__ void copy_async(float* to, const float* from, bool is_there);
 __device__ void wait_copies();

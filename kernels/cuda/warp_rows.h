@@ -34,8 +34,8 @@ __device__ inline void unpack(const RawPack<T>& pack, float (&out)[kRowElems]) {
   load_pack(reinterpret_cast<const T*>(pack.words), out);
 }
 
-/// In registers, at most kPacks packs a lane: all of them are asked for before the first is used. All of a row's
-/// operands are whole packs of T from 16-byte boundaries on.
+/// Row that is held in registers, at most kPacks packs a lane: all of them are asked for before the first is used. All
+/// of a row's operands are whole packs of T from 16-byte boundaries on.
 template <class T, int kPacks>
 class HeldRow {
  public:
@@ -59,7 +59,7 @@ class HeldRow {
     unpack(packs_[p], out);
     return kRowElems;
   }
-  /// What is stored elsewhere takes the row's place.
+  /// Stores elements elsewhere, which take the row's place.
   __device__ void put(std::int64_t, int p, const float (&in)[kRowElems]) {
     store_pack(reinterpret_cast<T*>(packs_[p].words), in);
   }

@@ -32,7 +32,7 @@ OpenedFile open_file(const std::string& path) {
   return opened;
 }
 
-/// What files hold as int32; the largest of them as it is in the file.
+/// Widens what files hold to int32; returns the largest id as it is in the file.
 template <class Id>
 std::uint32_t widen(const std::byte* narrow, std::int64_t count, std::int32_t* wide) {
   std::uint32_t most = 0;

@@ -26,15 +26,15 @@ class Corpus {
   static constexpr std::int64_t kMostVocab = 4194304;
 
   Corpus(const DataFormat& format, const std::vector<std::string>& files);
-  /// Of ids that were made of these texts and are held in memory: `ids` are integers of `format.token_bytes`, one after
-  /// the other.
+  /// Makes a corpus of ids that were made of these texts and are held in memory: `ids` are integers of
+  /// `format.token_bytes`, one after the other.
   Corpus(const DataFormat& format, const std::vector<std::string>& files, std::vector<std::byte> ids);
 
   std::int64_t tokens() const { return tokens_; }
   const std::vector<std::string>& files() const { return files_; }
   /// out[i] = token first + i, for 0 <= i < count, within [0, tokens()). An id outside the vocabulary is an Error.
   void read(std::int64_t first, std::int64_t count, std::int32_t* out) const { read(first, count, out, format_.vocab); }
-  /// The same whatever the ids are: those of 2^31 and more come out negative.
+  /// Reads whatever the ids are, otherwise as above: those of 2^31 and more come out negative.
   void read_unchecked(std::int64_t first, std::int64_t count, std::int32_t* out) const {
     read(first, count, out, kAnyId);
   }
@@ -45,7 +45,7 @@ class Corpus {
   struct Part {
     std::int64_t first = 0, count = 0;  // tokens
     TokenLayout layout;
-    std::uint64_t device = 0, inode = 0;  // what was checked at the start is what must be read later
+    std::uint64_t device = 0, inode = 0;  // the file that was checked at the start must be the one read later
     File file = {};
   };
   void add_part(std::size_t index);

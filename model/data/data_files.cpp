@@ -90,14 +90,14 @@ std::vector<std::string> files_below(const std::string& folder, const std::strin
   return std::move(listing.files);
 }
 
-/// What one pattern stands for, part by part.
+/// Search for what one pattern stands for, part by part.
 class PatternSearch {
  public:
   /// Looks for paths that begin with `base`, which is empty or ends in a slash.
   PatternSearch(const std::string& base, std::string_view pattern) { search(base, pattern); }
 
   const std::vector<std::string>& paths() const { return paths_; }
-  /// Why a folder could not be searched, which may hold more.
+  /// Error by which a folder could not be searched, which may hold more.
   const std::optional<Error>& obstacle() const { return obstacle_; }
 
  private:

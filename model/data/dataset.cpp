@@ -25,7 +25,7 @@ void check_vocab(const DatasetOptions& options) {
                 "data.tokenizer", fmt::format("set model.vocab to {} or more", needed));
 }
 
-/// What the tokenizer makes of texts, in memory.
+/// Tokenizes texts, in memory.
 std::shared_ptr<const Corpus> tokenize(const DatasetOptions& options, const std::vector<std::string>& files) {
   check_vocab(options);
   const DataFormat format{.kind = DataKind::tokens,

@@ -26,14 +26,14 @@ class SampleSource {
   SampleSource(std::shared_ptr<const Corpus> corpus, std::int64_t first, std::int64_t count, std::int64_t sequence,
                std::optional<std::uint64_t> seed);
   SampleSource(std::shared_ptr<const PackedDocuments> packed, std::int64_t sequence, std::optional<std::uint64_t> seed);
-  /// Of sources of one sequence length, each in its own order: SourceMixture says which sample is whose.
+  /// Mixes sources of one sequence length, each in its own order: SourceMixture says which sample is whose.
   SampleSource(std::vector<SampleSource> sources, const std::vector<double>& weights);
 
   std::int64_t tokens() const { return count_; }
-  /// Its first token's place in the corpus.
+  /// Place in the corpus of the source's first token.
   std::int64_t first() const { return first_; }
   std::int64_t sequence() const { return sequence_; }
-  /// Of all sources; and the documents that they are packed with, 0 where they are not.
+  /// Number of windows of all sources; and the documents that they are packed with, 0 where they are not.
   std::int64_t windows() const { return windows_; }
   std::int64_t documents() const { return documents_; }
   /// The window that sample `sample` >= 0 is; not of a mixture.
@@ -48,12 +48,12 @@ class SampleSource {
   bool has_targets() const;
   /// Reads these samples, so that what is wrong with them is an Error now and not when they are used.
   void check(std::int64_t first_sample, std::int64_t count) const;
-  /// Of its tokens: digest_of; of documents, PackedDocuments'.
+  /// Digest of the tokens: digest_of; for documents, PackedDocuments'.
   std::string digest() const;
-  /// Of the first source.
+  /// Corpus of the first source.
   const Corpus& corpus() const { return *corpus_; }
   std::shared_ptr<const Corpus> shared_corpus() const { return corpus_; }
-  /// Of all sources.
+  /// Corpora and, below, files of all sources.
   std::vector<const Corpus*> corpora() const;
   std::vector<std::string> files() const;
 
@@ -73,32 +73,33 @@ class SampleSource {
   std::optional<std::uint64_t> seed_;
 };
 
-/// What to train on. Patterns are files, globs and folders, looked up in `folders` (see find_data_files).
+/// Options of the data to train on. Patterns are files, globs and folders, looked up in `folders` (see
+/// find_data_files).
 struct DatasetOptions {
   DataKind kind = DataKind::text;
-  std::int64_t token_bytes = 2;                          ///< of ids in files without a header
+  std::int64_t token_bytes = 2;                          ///< bytes of an id in files without a header
   std::vector<std::string> train = {}, validation = {};  ///< validation empty: the end of train
-  std::vector<double> weights = {};                      ///< of each of `train`, which then are sources of their own
-  double validation_fraction = 0.1;                      ///< 0 with weights
+  std::vector<double> weights = {};  ///< weight of each of `train`, which then are sources of their own
+  double validation_fraction = 0.1;  ///< 0 with weights
   std::vector<std::string> folders = {};
   std::int64_t sequence = 0, vocab = 0;
   std::uint64_t seed = 0;
-  std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< of text: its ids are the tokens, not bytes
-  int threads = 1;                                       ///< that tokenize
-  DocumentOptions documents = {};                        ///< of text
+  std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< tokenizer of text: its ids are the tokens, not bytes
+  int threads = 1;                                       ///< threads that tokenize
+  DocumentOptions documents = {};                        ///< documents in text
 };
 
 struct Dataset {
   SampleSource train;
   std::optional<SampleSource> validation;  ///< in file order; none when the fraction is 0 and no files are named
-  std::vector<std::string> files;          ///< of both, as found
+  std::vector<std::string> files;          ///< files of both, as found
 };
 
-/// How the names of the files end that a folder stands for.
+/// Suffix of the names of the files that a folder stands for.
 std::string folder_suffix(const DatasetOptions& options);
 
-/// What `patterns` stand for, as one corpus of that kind, whatever documents are in it. Throws Error(dataset), and
-/// Error(config) where the vocabulary has no room for the tokenizer's ids.
+/// Opens the files that `patterns` stand for, as one corpus of that kind, whatever documents are in it. Throws
+/// Error(dataset), and Error(config) where the vocabulary has no room for the tokenizer's ids.
 std::shared_ptr<const Corpus> open_corpus(const DatasetOptions& options, const std::vector<std::string>& patterns);
 
 /// The documents of these files, packed into sequences. Throws what open_dataset throws.
@@ -113,7 +114,7 @@ Dataset open_dataset(const DatasetOptions& options);
 /// validation data; 0: nothing is validated.
 void check_targets(const Dataset& data, std::int64_t validated);
 
-/// What a checkpoint says of its data, so that a run that goes on can say what has become another.
+/// Facts that a checkpoint holds about its data, so that a run that goes on can say what has become another.
 struct DataFacts {
   std::int64_t train_tokens = 0;
   std::string train_digest, validation_digest;  ///< "none" without validation data

@@ -27,7 +27,7 @@ struct TokenHeader {
   std::int64_t token_bytes;
 };
 constexpr std::array kTokenHeaders = {TokenHeader{20240520, 1, 2}, TokenHeader{20240801, 7, 4}};
-/// Its other files: weights, what its tests compare with, tokenizer, evaluation, optimizer.
+/// Headers of llm.c's other files: weights, what its tests compare with, tokenizer, evaluation, optimizer.
 constexpr std::array<std::int32_t, 7> kOtherHeaders = {20240326, 20240327, 20240328, 20240522,
                                                        20240527, 20240803, 20240804};
 
@@ -59,7 +59,7 @@ TokenLayout check_header(const TokenHeader& header, const FileHead& head) {
   return {kHeaderBytes, header.token_bytes};
 }
 
-/// What files of other kinds begin with. Where all of it could be text, only a file that is no text is meant.
+/// Signature that files of other kinds begin with. Where all of it could be text, only a file that is no text is meant.
 struct Signature {
   std::string_view bytes, what, todo;
 };
@@ -96,7 +96,7 @@ std::uint64_t word64(std::string_view bytes, std::size_t at) {
   return word;
 }
 
-/// Those that take more than a comparison.
+/// Signatures that take more than a comparison.
 std::optional<Signature> composed_signature(const FileHead& head) {
   const std::string_view bytes = head.bytes;
   if (bytes.size() >= 10 && bytes.starts_with("BZh") && bytes.substr(4, 6) == "1AY&SY")
@@ -106,8 +106,8 @@ std::optional<Signature> composed_signature(const FileHead& head) {
   const auto rest = static_cast<std::uint64_t>(head.file_bytes - 8);
   if (bytes[8] == '{' && bytes[9] == '"' && word64(bytes, 0) <= rest)
     return Signature{"", "a model (safetensors)", "name the data to train on"};
-  const bool has_frame =
-      bytes[0] == '\x80' && (bytes[1] == 4 || bytes[1] == 5) && bytes[2] == '\x95';  // pickle's, with its length
+  // A frame is pickle's, with its length.
+  const bool has_frame = bytes[0] == '\x80' && (bytes[1] == 4 || bytes[1] == 5) && bytes[2] == '\x95';
   if (has_frame && word64(bytes, 3) <= rest) return Signature{"", "a Python pickle", kConvert};
   return std::nullopt;
 }
@@ -153,7 +153,7 @@ struct Wide {
 std::optional<Wide> wide_integers(const Words& words) {
   constexpr std::size_t kLeast = 16;    // words: fewer may be zero by chance
   constexpr std::size_t kMany = 128;    // so many high words are not all small by chance
-  constexpr std::uint16_t kHigh = 63;   // of the largest vocabulary, 4194304
+  constexpr std::uint16_t kHigh = 63;   // high word of the largest vocabulary, 4194304
   constexpr std::uint16_t kLow = 1024;  // below it, the low words may be small ids themselves
   if (words.all.size() < kLeast || words.is_zero({0, 1, 2, 3})) return std::nullopt;
   const bool is_high = words.all.size() >= kMany && words.most[1] <= kHigh && words.most[3] <= kHigh;
@@ -237,7 +237,7 @@ std::size_t controls_in(std::string_view bytes) {
   return static_cast<std::size_t>(std::count_if(bytes.begin(), bytes.end(), is_control));
 }
 
-/// Whether the low bytes of 16-bit words take values that no high byte has, as those of ids do.
+/// True if the low bytes of 16-bit words take values that no high byte has, as those of ids do.
 bool are_short_ids(std::span<const std::uint16_t> words) {
   constexpr std::size_t kLeast = 32, kShare = 20;  // words, and one in so many
   if (words.size() < kLeast) return false;
@@ -248,7 +248,7 @@ bool are_short_ids(std::span<const std::uint16_t> words) {
 }
 
 void refuse_ids_as_text(FileHead head) {
-  constexpr std::size_t kShare = 16;  // of ids more bytes are control characters than one in so many
+  constexpr std::size_t kShare = 16;  // in ids more bytes are control characters than one in so many
   if (controls_in(head.bytes) * kShare < head.bytes.size()) return;
   const bool has_mark = head.bytes.starts_with("\xff\xfe") || head.bytes.starts_with("\xfe\xff");  // UTF-16's
   if (has_mark) head.bytes.remove_prefix(2);

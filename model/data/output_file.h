@@ -37,7 +37,7 @@ class OutputFile {
 
   const std::string& temporary() const { return temporary_; }
   void write(const void* data, std::size_t bytes);
-  /// In the place of bytes that are written already.
+  /// Overwrites bytes that are written already.
   void overwrite(std::size_t offset, const void* data, std::size_t bytes);
   /// `before`: is called when all is on the disk but the name.
   void commit(const std::function<void()>& before = {});

@@ -35,7 +35,7 @@ class TextEncoder {
     adds_end_ = end_ && !any.empty() && any.back() == *end_;
   }
 
-  /// In the order of the texts.
+  /// Texts as tokens, in the order of the texts.
   std::vector<EncodedText> run(int threads) {
     std::vector<std::thread> workers;
     try {
@@ -103,7 +103,7 @@ void refuse_overlong(const EncodedText& text, const TextDocument& from, const En
                    from.where, "lengthen train.sequence, or leave the document out");
 }
 
-/// Its parts, each of at most a sequence, of the tokens from `first` on.
+/// Adds parts of a document, each of at most a sequence, of the tokens from `first` on.
 void add_parts(const EncodedText& text, std::int64_t first, const EncodeOptions& options,
                std::vector<Document>& documents) {
   const std::int64_t tokens = std::ssize(text.ids);

@@ -21,7 +21,7 @@ struct Document {
   std::int64_t targets() const { return length - std::min(length, std::max<std::int64_t>(prompt, 1)) + goes_on; }
 };
 
-/// Which documents each sequence has: `sequence` s those of `order` from begin[s] up to begin[s + 1].
+/// Packing of documents into sequences: `sequence` s has those of `order` from begin[s] up to begin[s + 1].
 struct Packing {
   std::vector<std::int64_t> order, begin;
 };
@@ -29,7 +29,7 @@ struct Packing {
 /// follows from the lengths alone, of which each is from 1 to `sequence`.
 Packing pack(const std::vector<std::int64_t>& lengths, std::int64_t sequence);
 
-/// Documents in sequences of `sequence` tokens, whole, with padding behind them that counts for nothing. Immutable: any
+/// Documents in sequences of `sequence` tokens, whole, with padding after them that counts for nothing. Immutable: any
 /// thread may read.
 class PackedDocuments {
  public:
@@ -44,7 +44,7 @@ class PackedDocuments {
   /// documents' lengths are added to `lengths`, those of padding too.
   void read(std::int64_t sequence, std::int32_t* inputs, std::int32_t* targets,
             std::vector<std::int64_t>& lengths) const;
-  /// Of all documents: their tokens, where each begins, and what of it counts.
+  /// Digest of all documents: their tokens, where each begins, and what of it counts.
   std::string digest() const;
   const std::shared_ptr<const Corpus>& corpus() const { return corpus_; }
 
@@ -55,7 +55,7 @@ class PackedDocuments {
   Packing packing_;
 };
 
-/// What `encode_texts` needs beside the texts.
+/// Options of `encode_texts` beside the texts.
 struct EncodeOptions {
   const Tokenizer* tokenizer = nullptr;  ///< null: bytes
   std::int64_t sequence = 0, vocab = 0;

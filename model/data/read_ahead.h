@@ -34,10 +34,10 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  /// That which begins with sample `first`; from here on those behind it are read. Where it is not the next one,
-  /// reading begins anew with it. Throws what `read` threw of it.
+  /// Takes the batch that begins with sample `first`; from here on those after it are read. Where it is not the next
+  /// one, reading begins anew with it. Throws what `read` threw of it.
   SampleBatch take(std::int64_t first);
-  /// How long take() has waited because what was asked for had not been read.
+  /// Time for which take() has waited because what was asked for had not been read.
   std::int64_t waited_ns() const { return waited_ns_; }
 
  private:
@@ -52,11 +52,11 @@ class ReadAhead {
   const std::function<std::int64_t(std::int64_t first)> after_;
   const std::int64_t end_;
   const std::size_t depth_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
-  std::deque<Slot> ready_;        // those from front_ on
-  std::int64_t front_, next_;     // the first of ready_, and what is read next
-  std::uint64_t generation_ = 0;  // of front_: what was read for another one is dropped
+  std::deque<Slot> ready_;        // samples that are read, from front_ on
+  std::int64_t front_, next_;     // the first of ready_, and the next to read
+  std::uint64_t generation_ = 0;  // generation of front_: what was read for another one is dropped
   bool is_stopped_ = false;
   std::int64_t waited_ns_ = 0;  // the taker's own
   std::thread thread_;

@@ -11,7 +11,7 @@ SourceMixture::SourceMixture(const std::vector<double>& weights) : counts_(weigh
   ZS_CHECK(all > 0, "{} sources that weigh {}", weights.size(), all);
   cycle_.reserve(kCycle);
   for (std::int64_t i = 1; i <= kCycle; ++i) {
-    std::size_t next = 0;  // which lacks most of what it is due after so many
+    std::size_t next = 0;  // source that lacks most of what it is due after so many
     double most = -1;
     for (std::size_t source = 0; source < weights.size(); ++source) {
       const double lacking = weights[source] / all * static_cast<double>(i) - static_cast<double>(counts_[source]);

@@ -6,14 +6,14 @@
 
 namespace zs {
 
-/// What a text begins with, as UTF-8 (RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF).
+/// Begin of a text as UTF-8 (RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF).
 struct Utf8 {
   std::size_t bytes = 1;    ///< to go on after; 1 where it is no character
   bool is_valid = false;    ///< a whole character
   bool is_control = false;  ///< U+0000 to U+001F, U+007F to U+009F
   bool is_cut = false;      ///< the text ends within it
 };
-/// Of a text that is not empty.
+/// Begin of a text that is not empty.
 Utf8 next_utf8(std::string_view text);
 
 /// Bytes as text for a terminal: characters as they are, or ASCII alone; a '?' for each control character but line end

@@ -16,7 +16,7 @@ struct SampleRange {
 /// parts, rank after rank. UsageError where they cannot be.
 SampleRange samples_of_rank(const World& world, std::int64_t step, std::int64_t batch);
 
-/// In which order items come, such as the rows of a file. Sample s belongs to epoch s / size(). With a seed every epoch
+/// Order in which items come, such as the rows of a file. Sample s belongs to epoch s / size(). With a seed every epoch
 /// has each item once, in an order that follows from seed and epoch alone: sample s is the same item at any number of
 /// ranks, and after a restart, and nothing is kept of the order. Without a seed items come as they are numbered.
 /// Immutable: any thread may ask.

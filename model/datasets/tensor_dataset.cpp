@@ -11,7 +11,7 @@
 namespace zs {
 namespace {
 
-/// Of I32 or I64, at any alignment.
+/// Integer of I32 or I64, at any alignment.
 std::int64_t integer_at(FileDType dtype, const char* in) {
   std::int32_t narrow = 0;
   std::int64_t wide = 0;

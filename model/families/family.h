@@ -22,21 +22,21 @@ class HfConfig;
 struct Family {
   std::string_view name;          ///< the value of model.family: "gpt2"
   std::string_view architecture;  ///< as a Hugging Face config.json has it: "GPT2LMHeadModel"
-  std::string_view summary;       ///< what distinguishes it, for the documentation of model.family
+  std::string_view summary;       ///< feature that distinguishes the family, for the documentation of model.family
   /// Keys of model.* that not every family has, and this one has: "model.kv_heads".
   std::vector<std::string_view> keys;
-  /// What a model is that neither a preset nor a key says; vocab: of token files.
+  /// Properties of a model that neither a preset nor a key says; vocab: of token files.
   ModelConfig defaults;
   /// Published sizes; `preset` is the name. Unique over all families.
   std::vector<ModelConfig> presets;
   /// Gives sizes that follow from others, and are 0 where nobody has given them, their values.
   void (*derive)(ModelConfig& model);
   std::unique_ptr<LanguageModel> (*make)(const ModelConfig& model);
-  /// What a config.json of this architecture says. Error(model) where it asks for what the family has not.
+  /// Reads a config.json of this architecture. Error(model) where it asks for what the family has not.
   ModelConfig (*from_config)(const HfConfig& config);
-  /// The other way.
+  /// Writes a config.json, the inverse of from_config.
   nlohmann::ordered_json (*to_config)(const ModelConfig& model);
-  /// Where the parameters lie in files.
+  /// Map of the parameters to files.
   TensorMap (*tensor_map)(const ModelConfig& model);
   GgufFamily gguf;
 
@@ -47,14 +47,14 @@ struct Family {
 std::span<const Family* const> families();
 /// Null where there is none.
 const Family* find_family(std::string_view name);
-/// Of a config.json. Error(model) where there is none.
+/// Family of a config.json. Error(model) where there is none.
 const Family& family_of(const HfConfig& config);
 /// Error(usage) where there is none.
 const Family& family_named(std::string_view name);
 /// Null where there is none.
 const ModelConfig* find_preset(std::string_view name);
 
-/// Those that have this key among `keys`.
+/// Families that have this key among `keys`.
 std::vector<const Family*> families_with(std::string_view key);
 
 /// "gpt2|llama", as a key's choices are written.

@@ -114,8 +114,8 @@ void add_sizes(GgufFields& fields, const GgufFamily& family, const ModelConfig& 
   fields.add(prefix + "rope.scaling.factor", model.rotary_factor);
 }
 
-/// What the angles of Llama 3 are divided by, one for each pair (Grattafiori et al. 2024; the formula of transformers'
-/// llama3 positions).
+/// Factors that the angles of Llama 3 are divided by, one for each pair (Grattafiori et al. 2024; the formula of
+/// transformers' llama3 positions).
 std::vector<float> llama3_factors(const ModelConfig& model) {
   const std::int64_t head_dim = model.head_dim > 0 ? model.head_dim : model.width / model.heads;
   const auto context = static_cast<double>(model.rotary_context);

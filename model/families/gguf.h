@@ -12,12 +12,12 @@
 
 namespace zs {
 
-/// What llama.cpp calls a family.
+/// Names and layout that llama.cpp has for a family.
 struct GgufFamily {
   const char* architecture;   ///< "llama"
   bool permutes_heads;        ///< its rotary positions turn neighbours, not halves: the rows of queries and keys are in
                               ///< another order
-  const char* pre_tokenizer;  ///< of a byte-level tokenizer: "qwen2"
+  const char* pre_tokenizer;  ///< name of a byte-level tokenizer: "qwen2"
 };
 
 enum class GgufDType : std::uint8_t { f32, f16, bf16, q8_0 };

@@ -41,7 +41,7 @@ class GgufVocabulary {
     for (std::size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = fmt::format("[PAD{}]", i);
   }
 
-  /// What the model has no id for is left out.
+  /// Sets a token; one that the model has no id for is left out.
   void set(std::size_t id, const std::string& text, PieceKind kind) {
     if (id < tokens_.size()) tokens_[id] = text, kinds_[id] = static_cast<std::int32_t>(kind);
   }
@@ -62,7 +62,7 @@ class GgufVocabulary {
   std::vector<float> scores_;
 };
 
-/// What stands around a text, and the ids that config.json does not say.
+/// Ids that stand around a text, and those that config.json does not say.
 struct SpecialIds {
   std::optional<bool> adds_bos = {}, adds_eos = {};  ///< nothing: nobody says
   std::optional<std::int64_t> bos = {}, eos = {}, unk = {}, pad = {};

@@ -46,7 +46,7 @@ std::string gelu_of(const HfConfig& config) {
   return "gelu_erf";
 }
 
-/// Where all parts have the same, that is model.dropout, so that this key alone changes them.
+/// Takes the dropout where all parts have the same: that is model.dropout, so that this key alone changes them.
 void take_dropout(const HfConfig& config, ModelConfig& model) {
   const auto read = [&](const char* key) {
     const double probability = config.number(key, 0.1);
@@ -98,7 +98,7 @@ nlohmann::ordered_json gpt2_to_config(const ModelConfig& model) {
   return config;
 }
 
-/// Its products are transformers' Conv1D, whose weights are (in, out).
+/// Map of GPT-2's parameters. Its products are transformers' Conv1D, whose weights are (in, out).
 TensorMap gpt2_tensor_map(const ModelConfig& model) {
   const std::string block = "transformer.h.{}.", ours = "blocks.{}.";
   TensorMap map{.prefix = "transformer.",

@@ -54,8 +54,8 @@ bool is_neutral(const json& value, double neutral) {
   return value.empty();
 }
 
-/// How its positions are stretched. transformers 5 writes all of it in rope_parameters, and reads rope_scaling in its
-/// place if there is one; earlier ones have the base beside rope_scaling.
+/// Takes how the model's positions are stretched. transformers 5 writes all of it in rope_parameters, and reads
+/// rope_scaling in its place if there is one; earlier ones have the base beside rope_scaling.
 void take_rotary(const HfConfig& config, ModelConfig& model) {
   constexpr const char *kNew = "rope_parameters", *kOld = "rope_scaling";
   const bool is_old = config.has(kOld) && !config.object(kOld).document().empty();
@@ -81,8 +81,8 @@ void take_rotary(const HfConfig& config, ModelConfig& model) {
   model.rotary_context = config.integer(kContext, rope.integer(kContext, model.context));
 }
 
-/// Its embedding has no gradient where it is looked up; -1: there is none. Below 0 it counts from the vocabulary's end,
-/// as in torch.
+/// Padding token, whose embedding has no gradient where it is looked up; -1: there is none. Below 0 it counts from the
+/// vocabulary's end, as in torch.
 std::int64_t pad_token_of(const HfConfig& config, std::int64_t vocab) {
   constexpr const char* kKey = "pad_token_id";
   if (!config.has(kKey)) return -1;
@@ -235,7 +235,7 @@ nlohmann::ordered_json rotary_to_config(const ModelConfig& model, const char* ar
                                    {"sliding_window", nullptr},
                                    {"use_sliding_window", model.window > 0},
                                    {"max_window_layers", 0},
-                                   {"rope_theta", model.rotary_base}};  // what reads the older form finds the base here
+                                   {"rope_theta", model.rotary_base}};  // readers of the older form find the base here
   config["rope_parameters"] = rope;
   if (model.pad_token_id >= 0) config["pad_token_id"] = model.pad_token_id;
   if (model.window > 0) config["sliding_window"] = model.window;

@@ -17,7 +17,7 @@ class HfConfig {
  public:
   static constexpr const char* kFile = "config.json";
 
-  /// Of a folder. Error(model).
+  /// Reads the config.json of a folder. Error(model).
   static HfConfig of_folder(const std::string& folder);
   HfConfig(const nlohmann::json& document, std::string file);
 
@@ -37,11 +37,11 @@ class HfConfig {
 
   /// The setting is not supported.
   [[noreturn]] void refuse(const char* key) const;
-  /// Of an object whose kind cannot be without it.
+  /// Demands a key of an object whose kind cannot be without it.
   void need(const char* key, const std::string& kind) const;
-  /// It must be absent, null, or this.
+  /// Demands that a key is absent, null, or this value.
   void require(const char* key, const nlohmann::json& value) const;
-  /// What no family here has.
+  /// Refuses what no family here has.
   void refuse_foreign() const;
 
  private:
@@ -52,22 +52,22 @@ class HfConfig {
   std::string file_, place_;
 };
 
-/// What transformers takes a decoder with rotary positions for that says nothing.
+/// Defaults that transformers has for a decoder with rotary positions whose config.json says nothing.
 struct RotaryDefaults {
-  std::int64_t hidden = 11008, vocab = 32000, context = 2048, kv_heads = 0,
-               head_dim = 0;  ///< 0: as many as heads; width / heads
+  /// kv_heads 0: as many as heads. head_dim 0: width / heads.
+  std::int64_t hidden = 11008, vocab = 32000, context = 2048, kv_heads = 0, head_dim = 0;
 };
 
 /// The settings that Llama, Mistral and Qwen have in common, both ways.
 ModelConfig rotary_from_config(const HfConfig& config, const char* family, const RotaryDefaults& defaults);
 nlohmann::ordered_json rotary_to_config(const ModelConfig& model, const char* architecture);
-/// Where their parameters lie; a family adds what is its own.
+/// Map of the parameters of such a decoder; a family adds what is its own.
 TensorMap rotary_tensor_map(const ModelConfig& model, bool has_qkv_bias, bool has_qk_norm);
 
 /// The window of a model of which every layer, or none, has one; 0: none. `first`: the first layer that has.
 std::int64_t window_of_layers(const HfConfig& config, std::int64_t layers, std::int64_t window, std::int64_t first);
 
-/// Of Qwen: layers from max_window_layers on have one, if use_sliding_window is set.
+/// Window of Qwen: layers from max_window_layers on have one, if use_sliding_window is set.
 std::int64_t qwen_window(const HfConfig& config, std::int64_t layers);
 
 }  // namespace zs

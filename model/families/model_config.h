@@ -5,8 +5,8 @@
 
 namespace zs {
 
-/// What a model is: the keys `model.*` of a configuration, which say what each means. Plain data. A family (family.h)
-/// gives those that are 0 or empty their values, and makes the model.
+/// Configuration of a model: the keys `model.*`, which say what each means. Plain data. A family (family.h) gives those
+/// that are 0 or empty their values, and makes the model.
 struct ModelConfig {
   std::string family = "gpt2";
   std::string preset = {};

@@ -11,15 +11,15 @@
 
 namespace zs {
 
-/// How the trainer and zs::run make a rank's device.
+/// Options by which the trainer and zs::run make a rank's device.
 struct RankDeviceOptions {
   DeviceKind kind = DeviceKind::cpu;
   DeviceOptions device = {};               ///< but for `memory`, which is chosen here, and `sync_timeout_s`
   double timeout_s = 300;                  ///< longest wait for a peer inside one operation
   Transport transport = Transport::local;  ///< between GPUs, see GpuRanks
   NcclOptions nccl = {};
-  bool registers_memory = false;  ///< of the slab with NCCL, where that is the transport and can
-  /// What makes the device; none: Device::create.
+  bool registers_memory = false;  ///< the slab is registered with NCCL, where that is the transport and can
+  /// Function that makes the device; none: Device::create.
   std::function<std::unique_ptr<Device>(const DeviceOptions& options)> create = {};
 };
 
@@ -31,7 +31,7 @@ class RankDevice {
 
   Device& device() { return *device_; }
   World& world() { return gpu_world_ ? *gpu_world_ : base_; }
-  /// Whether that is another world than the ranks' own.
+  /// True if world() is another world than the ranks' own.
   bool has_gpu_world() const { return gpu_world_ != nullptr; }
 
  private:

@@ -15,7 +15,7 @@
 namespace zs {
 namespace {
 
-/// Of a GPU that has all that the kernels use: bf16 on tensor cores.
+/// Compute capability of a GPU that has all that the kernels use: bf16 on tensor cores.
 constexpr int kLeastComputeCapability = 8;
 
 constexpr const char *kWhere = "device = \"cuda\"", *kNcclWhere = "cuda.transport = \"nccl\"";
@@ -48,7 +48,7 @@ std::optional<Pair> find_pair(std::size_t ranks, const Holds& holds) {
   return std::nullopt;
 }
 
-/// Why NCCL cannot connect them; nothing where it can.
+/// Error by which NCCL cannot connect them; nothing where it can.
 std::optional<Error> what_nccl_lacks(std::span<const RankGpu> ranks) {
   const auto lacking =
       std::find_if(ranks.begin(), ranks.end(), [](const RankGpu& rank_gpu) { return rank_gpu.nccl_version == 0; });
@@ -193,7 +193,7 @@ GpuRanks find_rank_gpus(World& world, const GpuSearch& search, const RunTogether
     own = rank_gpu_of(gpus, world.local_rank());
     if (search.planned_ranks > 1) look_for_nccl(own, search.cuda);
   });
-  if (transport_of(world) == Transport::null)  // where nobody tells anybody what it has
+  if (transport_of(world) == Transport::null)  // no rank tells the others what it has
     return {.gpu = own.gpu, .gpus = own.gpus, .transport = Transport::null};
   std::vector<RankGpu> rank_gpus = exchange_rank_gpus(world, own);
   for (int rank = world.size(); rank < search.planned_ranks; ++rank) {

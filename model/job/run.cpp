@@ -20,14 +20,14 @@
 namespace zs {
 namespace {
 
-/// Of an exception that zshard has not thrown.
+/// Exit code for an exception that zshard has not thrown.
 constexpr int kForeign = 1;
 
-/// What a program dies of.
+/// Failure that a program dies of.
 struct Failure {
   int code = 0;
   std::string what, where, todo;
-  bool is_consequence = false;  ///< of another rank's
+  bool is_consequence = false;  ///< caused by another rank's
 };
 
 Failure failure_of(const std::exception_ptr& problem) {
@@ -55,7 +55,7 @@ void print(const std::string& program, Failure failure, const std::string& place
 
 /// The last words of a rank that the others know nothing of, and the end of the job. One rank of a host says them.
 int end_alone(World& world, const std::string& program, const Failure& failure) {
-  // What another rank has caused is that rank's to say.
+  // The rank that has caused a failure is to report it.
   if (failure.is_consequence) std::this_thread::sleep_for(std::chrono::seconds(1));
   Watchdog* const watchdog = world.watchdog();
   if (watchdog == nullptr || watchdog->try_claim_report(failure.what))
@@ -65,7 +65,7 @@ int end_alone(World& world, const std::string& program, const Failure& failure) 
   return failure.code;
 }
 
-/// What the ranks compute on, and the GPUs of all of them where it is one each. Collective.
+/// Chooses what the ranks compute on, and the GPUs of all of them where it is one each. Collective.
 RankDeviceOptions choose_rank_device(World& world, const std::string& program, const RunOptions& options) {
   RankDeviceOptions chosen{.timeout_s = options.timeout_s};
   const auto together = [&world](const std::function<void()>& body) { zs::together(world, body); };

@@ -53,7 +53,7 @@ struct RunOptions {
 ///     }
 [[nodiscard]] int run(int argc, char** argv, const std::function<void(Job& job)>& body, const RunOptions& options = {});
 
-/// Over the ranks of the job.
+/// Shards over the ranks of the job.
 [[nodiscard]] inline ShardedModel fully_shard(Module& root, Job& job, const FullyShardOptions& options = {}) {
   return fully_shard(root, job.context, job.world, options);
 }

@@ -46,7 +46,7 @@ bool is_set(const json& value) {
   return !value.empty();
 }
 
-/// Those begin from other weights of the model than its files have.
+/// Checks init_lora_weights: with other values an adapter begins from other weights of the model than its files have.
 void check_beginning(const HfConfig& config) {
   constexpr const char* kKey = "init_lora_weights";
   if (!config.has(kKey)) return;
@@ -75,7 +75,7 @@ std::string module_of(const std::string& tensor) {
   return {};
 }
 
-/// Which products the tensors are of.
+/// Modules of the products that the tensors are of.
 std::vector<std::string> modules_of(const std::string& file, const std::vector<LoraProduct>& products) {
   std::set<std::string> known, modules;
   for (const LoraProduct& product : products) known.insert(product.module);

@@ -10,12 +10,13 @@
 
 namespace zs {
 
-/// What a folder that peft has written says of its adapter, which is one of this model: targets by the names of its
-/// tensors, as short as they can be; what it says of them in words is not looked at. Error(model) where it is none of
-/// this model, or has what changes its output and is not supported.
+/// Reads what a folder that peft has written says of its adapter, which is one of this model: targets by the names of
+/// its tensors, as short as they can be; what it says of them in words is not looked at. Error(model) where it is none
+/// of this model, or has what changes its output and is not supported.
 LoraConfig read_lora_folder(const std::string& folder, const ModelConfig& model);
 
-/// Its tensors, checked against what the configuration says: every one is there, and nothing else. Error(model).
+/// Tensors of an adapter, checked against what the configuration says: every one is there, and nothing else.
+/// Error(model).
 std::unique_ptr<WeightImport> open_adapter(const ModelConfig& model, const LoraConfig& lora);
 
 /// Writes the adapters' parameters, all that `source` has, into a folder that exists.
@@ -28,7 +29,7 @@ std::unique_ptr<ParameterSource> merged(std::shared_ptr<ParameterSource> base,
                                         std::shared_ptr<ParameterSource> adapters, const ModelConfig& model,
                                         const LoraConfig& lora);
 
-/// Those of the parameters that are adapters'.
+/// Source of the parameters that are adapters'.
 std::unique_ptr<ParameterSource> adapters_of(std::shared_ptr<ParameterSource> all);
 
 }  // namespace zs

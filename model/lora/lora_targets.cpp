@@ -22,7 +22,7 @@ std::string without_ending(const std::string& name) { return name.substr(0, name
 /// "blocks.3" of "blocks.3.attention.qkv.weight".
 std::string block_of(const std::string& parameter) { return parameter.substr(0, parameter.find('.', kBlocks.size())); }
 
-/// What is behind the number of the block: "self_attn.q_proj".
+/// Name after the number of the block: "self_attn.q_proj".
 std::string below_block(const LoraProduct& product) {
   const std::string number = block_of(product.parameter).substr(kBlocks.size() - 1) + ".";
   const std::size_t at = product.module.find(number);
@@ -45,7 +45,7 @@ std::map<std::string, Shape> shapes_of(const ModelConfig& model) {
   return shapes;
 }
 
-/// A name, and what is behind each of its dots, longest first.
+/// A name, and what is after each of its dots, longest first.
 std::vector<std::string> endings(const std::string& name) {
   std::vector<std::string> all{name};
   for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1))
@@ -59,7 +59,7 @@ bool matches(const std::string& pattern, const std::string& module) {
   return std::any_of(all.begin(), all.end(), [&](const std::string& ending) { return targets.matches(ending); });
 }
 
-/// How much of the shorter of two names the other has in the same order.
+/// Number of letters of the shorter of two names that the other has in the same order.
 std::size_t common_letters(const std::string& a, const std::string& b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (const char letter : a) {

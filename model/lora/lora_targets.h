@@ -16,7 +16,7 @@ namespace zs {
 /// A product in the blocks of a model as transformers knows it, which may be some rows of one that is fused here.
 struct LoraProduct {
   std::string module;     ///< "model.layers.3.self_attn.q_proj"
-  std::string parameter;  ///< of which it is rows: "blocks.3.attention.qkv.weight"
+  std::string parameter;  ///< parameter that holds its rows: "blocks.3.attention.qkv.weight"
   std::int64_t row = 0, rows = 0, columns = 0;
   bool is_transposed = false;  ///< transformers' Conv1D, whose weight is (in, out)
 
@@ -26,19 +26,19 @@ struct LoraProduct {
   std::string b() const;
 };
 
-/// Whether a parameter of a model is an adapter's.
+/// True if a parameter of a model is an adapter's.
 bool is_adapter_parameter(std::string_view name);
 
 /// All products in the blocks of a model whose sizes are known, in the order of its files.
 std::vector<LoraProduct> lora_products(const ModelConfig& model);
 
-/// Those whose name, or what of it is behind one of its dots, a NamePattern matches: "q_proj",
-/// "*_proj", "layers.0.*". Error(config) that names a pattern which matches none, and the nearest names.
+/// Products whose name, or what of it is after one of its dots, a NamePattern matches: "q_proj", "*_proj",
+/// "layers.0.*". Error(config) that names a pattern which matches none, and the nearest names.
 std::vector<LoraProduct> matching(const std::vector<LoraProduct>& products, const std::vector<std::string>& patterns);
-/// What a configuration says.
+/// Targets that a configuration names.
 std::vector<LoraProduct> lora_targets(const ModelConfig& model, const LoraConfig& lora);
 
-/// As few patterns, without wildcards, as match these products of all and no other: last parts of their names where
+/// Fewest patterns, without wildcards, that match these products of all and no other: last parts of their names where
 /// that will do, else whole names. peft understands them, too.
 std::vector<std::string> shortest_patterns(const std::vector<LoraProduct>& all, std::span<const std::string> modules);
 
@@ -47,7 +47,7 @@ void attach_adapters(LanguageModel& model, const std::vector<LoraProduct>& targe
 
 /// The adapters' parameters.
 std::vector<ParameterShape> adapter_parameters(const std::vector<LoraProduct>& targets, std::int64_t rank);
-/// How they lie in the files of peft.
+/// Map of the adapters' parameters to the files of peft.
 TensorMap adapter_map(const std::vector<LoraProduct>& targets);
 
 }  // namespace zs

@@ -69,7 +69,7 @@ class MergedWeights final : public ParameterSource {
   std::map<std::string, std::vector<LoraProduct>> targets_;  // by parameter
   std::vector<ParameterShape> parameters_;
   std::string at_hand_;
-  std::vector<Factors> factors_;  // of the parameter at hand
+  std::vector<Factors> factors_;  // factors of the parameter at hand
 };
 
 }  // namespace

@@ -32,7 +32,7 @@ AttentionOptions resolved(AttentionOptions options) {
   return options;
 }
 
-/// The tokens that each token of (B, T) sees: the last one before them (-1: none is), and the one behind them.
+/// The tokens that each token of (B, T) sees: the last one before them (-1: none is), and the one after them.
 struct Seen {
   std::vector<std::int32_t> before, behind;
 };

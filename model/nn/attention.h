@@ -15,8 +15,8 @@ struct AttentionOptions {
   std::int64_t kv_heads = 0;  ///< each shared by heads / kv_heads query heads, neighbours; 0: as many as heads
   std::int64_t head_dim = 0;  ///< 0: width / heads
   std::int64_t window = 0;    ///< a token sees so many to each side, itself included; 0: all
-  bool is_causal = true;      ///< a token sees none behind it; else those too, and (B, heads, T, T) is kept
-  bool has_qkv_bias = true, has_bias = true;  ///< has_bias: of the projection behind attention
+  bool is_causal = true;      ///< a token sees none after it; else those too, and (B, heads, T, T) is kept
+  bool has_qkv_bias = true, has_bias = true;  ///< has_bias: of the projection after attention
   std::optional<RotaryOptions> rotary = {};   ///< queries and keys are turned by their positions
   std::optional<float> qk_norm_eps = {};      ///< an RMS norm of each query head, and of each key head, before that
   bool is_one_matrix = false;                 ///< "qkv" is one, not three (Parameter::matrix_rows)
@@ -39,9 +39,9 @@ class Attention : public Layer<Attention> {
   /// The two halves of forward, for who recomputes the first. What the heads gather: (B, T, heads head_dim).
   Tensor heads(const Tensor& x, const Documents& documents = {}, const Tensor& mask = {});
   Tensor out_proj(const Tensor& gathered);
-  /// From here on a forward is of the tokens of one sequence, (1, T, C), that follow those which the cache has seen. It
-  /// keeps their keys and values there, and records no gradient; they are all of one document. Null: as before.
-  /// UsageError in a forward that has a mask, or is not causal.
+  /// Sets the cache: from here on a forward is of the tokens of one sequence, (1, T, C), that follow those which the
+  /// cache has seen. It keeps their keys and values there, and records no gradient; they are all of one document. Null:
+  /// as before. UsageError in a forward that has a mask, or is not causal.
   void use_cache(KvCache* cache) { cache_ = cache; }
 
  private:

@@ -18,7 +18,7 @@ struct Cut {
   }
 };
 
-/// Without the number behind it: "blocks." of "blocks.12".
+/// Length of a name without the number after it: "blocks." of "blocks.12".
 std::size_t stem_length(const std::string& name) {
   const std::size_t last = name.find_last_not_of("0123456789");
   return last == name.npos ? 0 : last + 1;

@@ -9,7 +9,7 @@
 /// Blocks that follow each other and are one unit.
 namespace zs {
 
-/// How many of the blocks, whose parameters have so many `bytes`, each unit takes, in order: as many units as can have
+/// Numbers of blocks, whose parameters have so many `bytes`, that each unit takes, in order: as many units as can have
 /// `least` bytes each, and of the ways to do that one whose largest unit is smallest. All in one where together they
 /// have less. `bytes` is not empty.
 std::vector<std::size_t> merge_blocks(std::span<const std::int64_t> bytes, std::int64_t least);

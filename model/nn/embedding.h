@@ -16,7 +16,7 @@ class Embedding : public Layer<Embedding> {
   Tensor forward(const Tensor& ids, Embedding* positions = nullptr, std::int64_t first = 0,
                  const Documents& documents = {});
 
-  /// For a head that is tied to it.
+  /// Weight, for a head that is tied to it.
   Parameter& weight() { return weight_; }
 
  private:

@@ -12,7 +12,7 @@ namespace zs {
 /// it dies before its device.
 class KvCache {
  public:
-  /// For so many tokens.
+  /// Makes a cache for so many tokens.
   explicit KvCache(std::int64_t capacity);
   ~KvCache();
   KvCache(const KvCache&) = delete;

@@ -51,7 +51,7 @@ class LanguageModel : public Module {
   virtual Tensor hidden(const Tensor& ids) = 0;
   /// (V', C)
   virtual Parameter& head() = 0;
-  /// Whose parameter that is: it may be a unit of its own.
+  /// Module that the head is a parameter of: it may be a unit of its own.
   virtual Module& head_module() = 0;
 
   void use_cache(KvCache* cache);

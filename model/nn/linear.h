@@ -28,7 +28,7 @@ class Linear : public Layer<Linear> {
   /// gelu(forward(x)), in one pass where the back end has that.
   Tensor forward_gelu(const Tensor& x, GeluKind kind);
 
-  /// For a head.
+  /// Weight, for a head.
   Parameter& weight() { return weight_; }
   /// Adds an adapter of rows that come after those of the adapter before. The block owns it.
   void add_adapter(LoraAdapter& adapter);

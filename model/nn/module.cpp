@@ -38,7 +38,7 @@ class UnitMaker {
   }
 
  private:
-  /// Those that are not units yet.
+  /// Adds the blocks that are not units yet.
   void add_blocks(std::span<Module* const> blocks) {
     std::vector<Module*> fresh;
     for (Module* block : blocks) {
@@ -49,7 +49,7 @@ class UnitMaker {
 
   UnitPolicy policy_of(const Module& module) const { return policy_ ? policy_(module) : UnitPolicy{}; }
 
-  /// How many blocks that follow each other are one unit.
+  /// Numbers of blocks that follow each other and are one unit.
   std::vector<std::size_t> runs_of(const std::vector<Module*>& blocks) const {
     if (unit_bytes_ == 0) return std::vector<std::size_t>(blocks.size(), 1);
     std::vector<std::size_t> runs;
@@ -64,7 +64,7 @@ class UnitMaker {
     return runs;
   }
 
-  /// Of a block's parameters, without padding, which depends on the number of ranks.
+  /// Bytes of a block's parameters, without padding, which depends on the number of ranks.
   std::int64_t gathered_bytes(Module& block, const UnitPolicy& policy) const {
     std::vector<Parameter*> parameters;
     std::vector<Module*> inner;
@@ -90,7 +90,7 @@ class UnitMaker {
     }
   }
 
-  /// What below `module` is no unit of its own is a part of this one.
+  /// Makes what is below `module`, and no unit of its own, a part of this one.
   void take_in(const Module& module, int unit) const {
     for (Module* child : module.children()) {
       if (is_unit_(*child)) continue;
@@ -99,7 +99,7 @@ class UnitMaker {
     }
   }
 
-  /// What is below a block is the block's, and of several blocks the first one's; the rest stays, each parameter once.
+  /// Leaves what is below a block to it, and of several blocks to the first; the rest stays, each parameter once.
   void leave_to_others(std::vector<Parameter*>& parameters, const std::vector<Module*>& blocks) const {
     std::vector<Parameter*> inner;
     std::vector<Module*> none;
@@ -143,7 +143,7 @@ class TreeCheck {
   }
 
  private:
-  /// Whether it is met for the first time.
+  /// True if the parameter is met for the first time.
   bool is_new(const Parameter& parameter, const std::string& place) {
     const auto [known, is_new] = known_.insert({parameter.name(), {&parameter, place}});
     if (!is_new && known->second.first != &parameter) {

@@ -42,8 +42,8 @@ class Module {
 
   /// Makes this module the unit, which its forward opens.
   void attach(ShardedRuntime* runtime, int unit);
-  /// Its forward opens these units of its owner instead, parents before children: a hook of theirs, whose own forwards
-  /// then open none.
+  /// Makes the forward open these units of its owner instead, parents before children: a hook of theirs, whose own
+  /// forwards then open none.
   void open(std::vector<int> units);
   const std::vector<int>& opened() const { return opened_; }
   /// Makes this module a part of the unit, whose precision is its own too.
@@ -61,13 +61,13 @@ class Module {
   const std::optional<UnitPolicy>& own_policy() const { return own_policy_; }
   void set_own_policy(const UnitPolicy& policy);
 
-  /// Instead of what shard_by_plan() does by the plan, for the root of a model that knows better: adds all of the
-  /// runtime's units and is true, or does nothing.
+  /// Shards the model instead of what shard_by_plan() does by the plan, for the root of a model that knows better: adds
+  /// all of the runtime's units and is true, or does nothing.
   virtual bool shard_itself(ShardedRuntime&, const Plan&) { return false; }
-  /// Sets the lists of what is gathered ahead, as shard_itself, once the units are there.
+  /// Sets the lists of what is gathered ahead, once the units are there; true or nothing done, as shard_itself.
   virtual bool set_prefetch_lists(ShardedRuntime&, const ResolvedPlan&) { return false; }
 
-  /// For who uses the module's parameters: while the scope lives, those of its unit are unsharded.
+  /// Opens the module for whoever uses its parameters: while the scope lives, those of its unit are unsharded.
   ForwardScope enter() const { return {owner_, units_to_open()}; }
   /// Casts a tensor that comes in from other units, before it meets this one's parameters: where the unit's precision
   /// asks for it.
@@ -91,7 +91,7 @@ class Module {
     note_child(child);
     return child;
   }
-  /// A child that this module owns, by a name below its own. args: of M's constructor, behind the path.
+  /// A child that this module owns, by a name below its own. args: of M's constructor, after the path.
   template <class M, class... Args>
   M& make_child(const std::string& name, Args&&... args) {
     return own_child(std::make_unique<M>(path_of(name), std::forward<Args>(args)...));

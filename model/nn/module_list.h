@@ -14,7 +14,7 @@ class ModuleList : public Module {
  public:
   explicit ModuleList(std::string path) : Module(std::move(path)) {}
 
-  /// Behind those that are there. args: of M's constructor, behind the path.
+  /// Adds a module after those that are there. args: of M's constructor, after the path.
   template <class... Args>
   M& add(Args&&... args) {
     modules_.push_back(&make_child<M>(std::to_string(modules_.size()), std::forward<Args>(args)...));
@@ -34,7 +34,7 @@ class Sequential : public Layer<Sequential> {
  public:
   explicit Sequential(std::string path) : Layer(std::move(path)) {}
 
-  /// An M, whose forward takes and gives a tensor. args: of its constructor, behind the path.
+  /// An M, whose forward takes and gives a tensor. args: of its constructor, after the path.
   template <class M, class... Args>
   Sequential& add(Args&&... args) {
     M& module = make_child<M>(std::to_string(steps_.size()), std::forward<Args>(args)...);

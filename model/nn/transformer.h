@@ -16,7 +16,7 @@ struct TransformerOptions {
   float embedding_dropout = 0;  ///< share of the embeddings' sum that is dropped, in training
 };
 
-/// A decoder of pre-norm blocks with a norm behind them, then the head: what GPT-2 and Llama are kinds of. Weights are
+/// A decoder of pre-norm blocks with a norm after them, then the head: what GPT-2 and Llama are kinds of. Weights are
 /// normal with deviation 0.02 (positions 0.01), those that write to the residual stream scaled by 1 / sqrt(2 layers),
 /// as GPT-2's are.
 class Transformer : public LanguageModel {

@@ -37,7 +37,7 @@ Tensor TransformerBlock::forward(const Tensor& x, const Documents& documents) {
     const auto [sum, normalized] = norm2_.forward_sum(in[0], attention_dropout_(attention(in[0], documents)));
     return std::vector{sum, mlp_.up_proj(normalized)};
   };
-  // What stays f32 between the parts of a block is f32 from its beginning.
+  // Values that stay f32 between the parts of a block are f32 from its beginning.
   return run(Recompute::block, output(x), up_to_hidden,
              [this](const auto& in) { return add(in[0], mlp_dropout_(mlp_.down_proj(in[1]))); });
 }

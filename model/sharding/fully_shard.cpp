@@ -179,7 +179,7 @@ void MicroBatch::abandon() noexcept {
   no_grad_.reset();
   try {
     runtime.abandon();
-  } catch (const UsageError& error) {  // which it has done all the same
+  } catch (const UsageError& error) {  // the micro-batch is abandoned all the same
     print_to_stderr("zshard: warning: rank {}: {}\n", runtime.executor().rank(), error.what());
   } catch (const std::exception&) {  // the exception that is under way says why
   }

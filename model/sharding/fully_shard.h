@@ -16,8 +16,8 @@ namespace zs {
 struct FullyShardOptions {
   /// Strategy or mesh, precision, layout, schedule.
   ShardOptions shard = {};
-  /// By the path of a unit's module ("blocks.*", a NamePattern; the model's own is "root"), the first that matches;
-  /// what fully_shard() was given for the module itself goes before. One that no unit matches is a UsageError.
+  /// Policies by the path of a unit's module ("blocks.*", a NamePattern; the model's own is "root"), the first that
+  /// matches; what fully_shard() was given for the module itself goes before. One that no unit matches is a UsageError.
   std::vector<std::pair<std::string, UnitPolicy>> policies = {};
   /// Parameters that stay out of every unit (shard_module).
   IsIgnored is_ignored = {};
@@ -50,8 +50,8 @@ class [[nodiscard]] MicroBatch {
 
   /// d loss / d loss is `seed`. The same as zs::backward(loss, seed), and Tensor::backward.
   void backward(const Tensor& loss, float seed = 1.0f);
-  /// Here, instead of at the end of the block. UsageError where a training had no backward, or where it was called
-  /// before.
+  /// Ends the micro-batch here, instead of at the end of the block. UsageError where a training had no backward, or
+  /// where it was called before.
   void end();
 
  private:
@@ -106,7 +106,7 @@ class ShardedModel {
 /// it was called for the module before, or the model is sharded already.
 void fully_shard(Module& module, const UnitPolicy& policy = {});
 
-/// Shards a model: the last call, for its root, behind those for the modules below. The root unit owns what is in no
+/// Shards a model: the last call, for its root, after those for the modules below. The root unit owns what is in no
 /// other. Where no module below was given to fully_shard(), those that say is_block() are units. Collective.
 ///
 ///     for (Block& block : net.blocks) zs::fully_shard(block);

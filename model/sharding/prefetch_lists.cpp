@@ -9,7 +9,7 @@ namespace {
 /// Units that one module's forward opens.
 struct Entry {
   Module* hook;
-  std::size_t pattern;  // of Plan::apply
+  std::size_t pattern;  // index in Plan::apply
   std::vector<std::size_t> units;
 };
 

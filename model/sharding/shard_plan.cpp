@@ -17,7 +17,7 @@ constexpr const char* kRoot = "root";
 
 std::string name_of(const Module& module) { return module.path().empty() ? kRoot : module.path(); }
 
-/// Its own, or of modules below it.
+/// True if the module, or one below it, has parameters.
 bool has_parameters(const Module& module) {
   return !module.own_parameters().empty() || std::any_of(module.children().begin(), module.children().end(),
                                                          [](Module* child) { return has_parameters(*child); });
@@ -187,7 +187,7 @@ UnitPolicy ResolvedPlan::policy(const Unit& unit, const MixedPrecisionPolicy& ba
   MixedPrecisionPolicy precision = base;
   if (param != nullptr && *param->param != base.param) {
     precision.param = *param->param;
-    // What it takes from the others and gives to them is as theirs.
+    // Activations that it takes from the others and gives to them are as theirs.
     if (!base.output) precision.output = base.param;
     if (precision.param == DType::f32) {
       precision.reduce = DType::f32;

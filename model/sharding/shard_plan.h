@@ -24,7 +24,8 @@ struct PlanRule {
 /// paths; the root's is empty. Whatever a plan says has an effect: a pattern that matches nothing, or that others leave
 /// nothing to, is an Error(config) with the nearest names.
 struct Plan {
-  std::vector<std::string> apply = {};   ///< these are units, in the order in which they run; the root always is one
+  /// Modules that are units, in the order in which they run; the root always is one
+  std::vector<std::string> apply = {};
   std::vector<std::string> ignore = {};  ///< modules that are in no unit, nor is anything below them (IsIgnored)
   std::vector<std::string> hooks = {};   ///< the forward of such a module opens all units in it at once
   std::vector<PlanRule> rules = {};      ///< for each thing that rules say, the first that matches a unit counts
@@ -40,7 +41,7 @@ struct ResolvedPlan {
     Module* module;
     std::string name;     ///< the module's path, or "root"
     std::string pattern;  ///< the last of Plan::apply that matches; empty: none does, it is the root
-    Module* hook;         ///< whose forward opens it: its own, or the innermost hook around it
+    Module* hook;         ///< module whose forward opens it: its own, or the innermost hook around it
     /// Units that are gathered ahead when it runs; none: by the recorded order.
     std::optional<std::vector<std::size_t>> forward = {}, backward = {};
   };

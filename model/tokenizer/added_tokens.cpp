@@ -28,7 +28,7 @@ AddedTokenMatcher::AddedTokenMatcher(const std::vector<Pattern>& patterns)
       if (next < 0) next = add_node();
       node = next;
     }
-    if (node < 0 || token_of_[static_cast<std::size_t>(node)] >= 0) continue;  // of two equal ones the first counts
+    if (node < 0 || token_of_[static_cast<std::size_t>(node)] >= 0) continue;  // the first of two equal ones counts
     token_of_[static_cast<std::size_t>(node)] = static_cast<std::int32_t>(tokens_.size());
     tokens_.push_back(pattern.token);
   }

@@ -194,8 +194,8 @@ bool Bpe::append_byte_fallback(std::string_view symbol, std::vector<std::int32_t
 }
 
 void Bpe::append_symbols(std::string_view word, std::vector<std::int32_t>& out) const {
-  bool is_unknown =
-      false;  // an unknown token that is yet to come: behind the bytes that stand between, as others have it
+  // An unknown token is yet to come: after the bytes that stand between, as others have it.
+  bool is_unknown = false;
   std::string symbol;
   for (std::size_t at = 0; at < word.size();) {
     const std::size_t length = byte_level_ ? 1 : utf8_length(word[at]);
@@ -247,7 +247,7 @@ void Bpe::merge_short(std::vector<std::int32_t>& symbols, std::size_t begin) con
   std::size_t count = symbols.size() - begin;
   if (count < 2) return;
   std::int32_t* const ids = symbols.data() + begin;
-  std::array<const Merge*, kShortWord> found{};  // of symbol i and the next
+  std::array<const Merge*, kShortWord> found{};  // merge of symbol i and the next
   for (std::size_t i = 0; i + 1 < count; ++i) found[i] = find_merge(ids[i], ids[i + 1]);
   for (;;) {
     std::size_t best = count;
@@ -269,7 +269,7 @@ void Bpe::merge_short(std::vector<std::int32_t>& symbols, std::size_t begin) con
 struct Bpe::Queued {
   std::int32_t rank;
   std::uint32_t at;
-  std::int32_t left, right;  // what it was then
+  std::int32_t left, right;  // symbols as they were then
   bool operator<(const Queued& other) const { return rank != other.rank ? rank > other.rank : at > other.at; }
 };
 

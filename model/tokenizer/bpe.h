@@ -24,12 +24,12 @@ class Bpe {
   /// Throws Error(model) that names `file` for merges whose tokens are not in the vocabulary.
   Bpe(const BpeSpec& spec, bool byte_level, const std::string& file);
 
-  /// Of a word that is not empty, in UTF-8 (raw bytes where byte_level). Appends its ids. Time n log n. Throws
+  /// Encodes a word that is not empty, in UTF-8 (raw bytes where byte_level). Appends its ids. Time n log n. Throws
   /// Error(model) where a character has no token and the unknown token, which then counts, is not in the vocabulary.
   void encode_word(std::string_view word, std::vector<std::int32_t>& out) const;
 
-  /// Where a long text may be cut without a change to its ids: the end of the piece that begins at `from`. Merges never
-  /// reach over it.
+  /// Place where a long text may be cut without a change to its ids: the end of the piece that begins at `from`. Merges
+  /// never reach over it.
   std::size_t piece_end(std::string_view text, std::size_t from) const;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
@@ -65,9 +65,9 @@ class Bpe {
   Vocabulary vocabulary_;
   Vocabulary words_;                              // ignore_merges: as encode_word gets them
   std::array<std::int32_t, 256> byte_ids_{};      // byte_level: of a byte's character
-  std::array<std::int32_t, 256> fallback_ids_{};  // of <0x00> ...; -1: none
+  std::array<std::int32_t, 256> fallback_ids_{};  // ids of <0x00> ...; -1: none
   bool has_fallback_ = false, has_all_fallback_ = false;
-  std::vector<std::int32_t> character_ids_;  // of the first 65536 characters; -1: none
+  std::vector<std::int32_t> character_ids_;  // ids of the first 65536 characters; -1: none
   std::vector<Merge> merges_;                // a hash table, a power of two in size
   std::uint64_t merge_mask_ = 0;
   // Cuts: two characters between which some merge joins tokens, as bits (left class, right class). Empty: no cuts.

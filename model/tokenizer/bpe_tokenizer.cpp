@@ -16,7 +16,7 @@ namespace {
 
 using StepKind = PreTokenizerStep::Kind;
 
-/// Whether the model gets words in GPT-2's alphabet.
+/// True if the model gets words in GPT-2's alphabet.
 bool check_byte_level(const TokenizerSpec& spec, const std::string& path) {
   const auto& steps = spec.pre_tokenizer;
   const auto is_byte_level = [](const PreTokenizerStep& step) { return step.kind == StepKind::byte_level; };
@@ -103,7 +103,7 @@ class BpeTokenizer::BpeEncoder : public Tokenizer::Encoder {
     return out;
   }
 
-  /// What a match is part of goes on to the next step.
+  /// Splits a text; what a match is part of goes on to the next step.
   void split(std::size_t index, std::string_view text, bool at_start) {
     const PreTokenizerStep& step = owner_.spec_.pre_tokenizer[index];
     const auto go_on = [&](std::size_t begin, std::size_t end) {
@@ -143,7 +143,7 @@ class BpeTokenizer::BpeEncoder : public Tokenizer::Encoder {
     const bool is_backward = step.behavior == SplitBehavior::merged_with_next;
     const std::size_t count = merged.size();
     std::vector<TextRange> joined;
-    bool previous = false;  // whether the range before, in the direction of merging, is a match
+    bool previous = false;  // the range before, in the direction of merging, is a match
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t at = is_backward ? count - 1 - i : i;
       const bool joins =
@@ -188,7 +188,7 @@ class BpeTokenizer::BpeEncoder : public Tokenizer::Encoder {
   Regex::Scratch scratch_;
   WordCache cache_;
   std::string normalized_;
-  std::vector<std::string> step_texts_;  // of each pre-tokenizer
+  std::vector<std::string> step_texts_;  // text of each pre-tokenizer
   std::vector<std::vector<TextRange>> step_ranges_;
   std::vector<std::int32_t>* out_ = nullptr;
 };
@@ -213,7 +213,7 @@ void BpeTokenizer::set_token(std::int32_t id, const std::string& text, bool is_s
   tokens_[static_cast<std::size_t>(id)] = {text, true, is_special};
 }
 
-/// The id of an added token is that of the vocabulary, or else the next behind the vocabulary: what the file says must
+/// The id of an added token is that of the vocabulary, or else the next after the vocabulary: what the file says must
 /// be the same.
 void BpeTokenizer::add_tokens() {
   std::erase_if(spec_.added_tokens, [](const AddedToken& token) { return token.content.empty(); });
@@ -234,7 +234,7 @@ void BpeTokenizer::add_tokens() {
   }
 }
 
-/// What is found in a text, and decoded.
+/// Text of a token as it is found in a text, and decoded.
 std::string BpeTokenizer::text_of(const AddedToken& token) const {
   if (!token.normalized) return token.content;
   Regex::Scratch scratch;

@@ -42,7 +42,7 @@ class BpeTokenizer : public Tokenizer {
   std::vector<std::unique_ptr<AddedTokenMatcher>> matchers_;  // in the text as it is, in the normalized text
 };
 
-/// What decoder steps make of tokens. Throws Error(model) for one that is not supported.
+/// Applies decoder steps to tokens. Throws Error(model) for one that is not supported.
 std::string decode_tokens(const TokenizerSpec& spec, std::vector<std::string> tokens, const std::string& file);
 
 }  // namespace zs

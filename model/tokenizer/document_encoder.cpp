@@ -99,7 +99,7 @@ class DocumentEncoder {
   const Tokenizer& tokenizer_;
   const std::vector<std::string>& files_;
   const std::size_t ahead_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::size_t started_ = 0, taken_ = 0;
   bool is_stopped_ = false;

@@ -55,7 +55,7 @@ void append_run(std::string_view run, utf8proc_option_t options, std::string& ou
   out.append(reinterpret_cast<const char*>(made), static_cast<std::size_t>(length));
 }
 
-/// ASCII never changes, and only what stands behind it can compose with it. So a run of other characters is normalized
+/// ASCII never changes, and only what stands after it can compose with it. So a run of other characters is normalized
 /// together with the one before, and the rest is copied, as newer characters are.
 void append_form(std::string_view text, utf8proc_option_t options, std::string& out) {
   std::size_t copied = 0;

@@ -18,7 +18,7 @@ struct TextRange {
 /// is refused. Immutable.
 class Regex {
  public:
-  /// What one thread matches with.
+  /// Scratch memory that one thread matches with.
   class Scratch {
    public:
     Scratch();
@@ -47,7 +47,7 @@ class Regex {
   /// more memory, steps or time than any sensible one.
   std::optional<TextRange> find(std::string_view text, std::size_t from, Scratch& scratch) const;
 
-  /// Calls `each(range)` for every match from left to right. An empty match right behind another match is passed over.
+  /// Calls `each(range)` for every match from left to right. An empty match right after another match is passed over.
   template <class Each>
   void find_all(std::string_view text, Scratch& scratch, const Each& each) const {
     std::optional<std::size_t> last_end;
@@ -72,7 +72,7 @@ class Regex {
   std::shared_ptr<const Code> code_;
 };
 
-/// The same expression in PCRE2's syntax. Throws Error(model) that names what is not supported.
+/// Translates the expression to PCRE2's syntax. Throws Error(model) that names what is not supported.
 std::string translate_regex(std::string_view pattern, const std::string& setting);
 
 }  // namespace zs

@@ -12,8 +12,8 @@
 namespace zs {
 namespace {
 
-// What Oniguruma means, as members of a class. PCRE2's own \s has U+180E too, its \w lacks marks, and its \h is
-// something else.
+// Classes as Oniguruma means them, as members of a class. PCRE2's own \s has U+180E too, its \w lacks marks, and its \h
+// is something else.
 constexpr const char* kSpace = "\\t-\\r\\x{85}\\p{Z}";
 constexpr const char* kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
 constexpr const char* kWordAlone = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";  // and these, where no class is around it
@@ -213,8 +213,8 @@ class Translator {
     const bool is_category = name.size() <= 2;
     if (caseless_.back() && is_category && name.size() == 2 && (name[0] | 0x20) == 'l')
       refuse(fmt::format("\\p{{{}}} that ignores case", name));
-    const std::string prefix =
-        is_category || name == "Alphabetic" || name == "Any" ? "" : "sc:";  // PCRE2 would take script extensions
+    // PCRE2 would take script extensions without the prefix.
+    const std::string prefix = is_category || name == "Alphabetic" || name == "Any" ? "" : "sc:";
     return fmt::format("\\{}{{{}{}}}", (kind == 'P') != is_negated ? 'P' : 'p', prefix, name);
   }
 
@@ -271,7 +271,7 @@ class Translator {
   const std::string& setting_;
   std::size_t at_ = 0;
   std::string out_;
-  std::size_t literal_end_ = 0;           // behind the last literal
+  std::size_t literal_end_ = 0;           // after the last literal
   std::vector<bool> caseless_ = {false};  // one for each open group
 };
 

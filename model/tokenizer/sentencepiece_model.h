@@ -14,7 +14,7 @@ namespace zs {
 /// SentencePiece's kinds of pieces, with the numbers that its files and GGUF's have for them.
 enum class PieceKind : std::int32_t { normal = 1, unknown, control, user_defined, unused, byte };
 
-/// What a tokenizer.model holds, as far as others need it to tokenize.
+/// Contents of a tokenizer.model, as far as others need it to tokenize.
 struct SentencePieceModel {
   struct Piece {
     std::string text;
@@ -28,8 +28,9 @@ struct SentencePieceModel {
   bool has_bytes = false;                          ///< characters without a piece become bytes
   bool adds_space = true, removes_spaces = true;   ///< before a text; of several, all but one
   bool marks_spaces = true, marks_behind = false;  ///< a space is U+2581 in pieces; it ends a word, not begins one
-  std::string map_name, character_map;             ///< what characters become first, compiled; empty: themselves
-  int unk = -1, bos = -1, eos = -1, pad = -1;      ///< ids; -1: none
+  /// Map that characters go through first, and its compiled form; empty: they stay themselves
+  std::string map_name, character_map;
+  int unk = -1, bos = -1, eos = -1, pad = -1;  ///< ids; -1: none
 };
 
 /// Parses the bytes of a tokenizer.model; without the ids. Throws Error(model), which names `path`, also for a map of

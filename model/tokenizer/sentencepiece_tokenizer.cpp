@@ -16,7 +16,7 @@ namespace {
 
 using sentencepiece::SentencePieceProcessor;
 
-/// Whether a text is the same as its words one by one, where single spaces part them: no piece has a space but in
+/// True if a text is the same as its words one by one, where single spaces part them: no piece has a space but in
 /// front, where a word alone gets one, too, and no map of characters changes more than its neighbours. Not of a unigram
 /// model: it adds up scores over a whole text, and what gets lost there in rounding would not be lost over a word.
 bool is_cut_at_spaces(const SentencePieceModel& model) {
@@ -39,7 +39,7 @@ bool is_cut_at_spaces(const SentencePieceModel& model) {
 /// A character beside which a space can part a text: no space of any kind, and nothing that a map makes one of.
 bool is_plain(char32_t c) { return (c > 0x20 && c < 0x7f) || (c >= 0xc0 && c < 0x2b0) || (c >= 0x400 && c < 0x530); }
 
-/// Where the word that begins at `begin` ends: at such a space, or at the text's end.
+/// End of the word that begins at `begin`: at such a space, or at the text's end.
 std::size_t word_end(std::string_view text, std::size_t begin) {
   for (std::size_t at = text.find(' ', begin + 1); at != text.npos; at = text.find(' ', at + 1)) {
     if (at + 1 == text.size() || !is_plain(utf8_at(text, at + 1))) continue;

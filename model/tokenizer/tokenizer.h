@@ -32,7 +32,7 @@ class Tokenizer {
 
   virtual ~Tokenizer() = default;
   virtual std::unique_ptr<Encoder> make_encoder() const = 0;
-  /// With an encoder of its own: for a text or two.
+  /// Encodes with an encoder of its own: for a text or two.
   std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
   /// The bytes that the ids stand for, all of them: a character cut in two is not replaced. `skip_special_tokens`
   /// leaves out the added tokens that are marked special; an id without a token stands for nothing. Throws Error(model)

@@ -160,7 +160,7 @@ DecoderStep read_decoder(Fields& fields, const std::string& type) {
   } else if (type == "BPEDecoder") {
     step.kind = Kind::suffix;
     step.text = fields.text("suffix");
-  } else {  // it changes no ids
+  } else {  // other decoders change no ids
     step.kind = Kind::unsupported;
     step.text = type;
     fields.ignore({"prefix", "cleanup", "pad_token", "word_delimiter_token", "decoders"});
@@ -316,7 +316,7 @@ TokenizerSpec read_tokenizer_json(const std::string& path) {
   const json document = parse(path);
   Fields top(document, path, "");
   TokenizerSpec spec;
-  top.ignore({"padding"});  // of batches
+  top.ignore({"padding"});  // padding is for batches
   if (const std::string version = top.text("version", "1.0"); version != "1.0") top.refuse("version", version);
   if (top.find("truncation") != nullptr) top.refuse("truncation", top.get("truncation").dump());
   spec.model = read_model(top.object("model"));

@@ -9,7 +9,7 @@
 
 namespace zs {
 
-/// What becomes of the matches of a pattern that splits a text; tokenizer.json's names.
+/// Treatment of the matches of a pattern that splits a text; tokenizer.json's names.
 enum class SplitBehavior : std::uint8_t { isolated, removed, contiguous, merged_with_previous, merged_with_next };
 
 enum class PrependScheme : std::uint8_t { always, first, never };
@@ -18,16 +18,16 @@ struct NormalizerStep {
   enum class Kind : std::uint8_t { nfc, nfd, nfkc, nfkd, prepend, replace, strip };
   Kind kind = Kind::nfc;
   std::vector<Regex> pattern;  // replace: one
-  std::string text;            // what is put before, or in the pattern's place
+  std::string text;            // text that is put before, or in the pattern's place
   bool strip_left = false, strip_right = false;
 };
 
 struct PreTokenizerStep {
   enum class Kind : std::uint8_t { byte_level, split, metaspace };
   Kind kind = Kind::split;
-  std::vector<Regex> pattern;  // of split, and of byte_level and metaspace where they split: one
+  std::vector<Regex> pattern;  // pattern of split, and of byte_level and metaspace where they split: one
   SplitBehavior behavior = SplitBehavior::isolated;
-  bool invert = false;            // what does not match is the match
+  bool invert = false;            // the match is what does not match
   bool add_prefix_space = false;  // byte_level
   PrependScheme prepend_scheme = PrependScheme::never;
   std::string replacement;  // metaspace: what a space becomes
@@ -49,7 +49,7 @@ struct AddedToken {
   bool single_word = false, lstrip = false, rstrip = false, normalized = false, special = false;
 };
 
-/// Ids before and behind a text.
+/// Ids before and after a text.
 struct SpecialFrame {
   std::vector<std::int32_t> before, behind;
 };
@@ -75,7 +75,7 @@ struct TokenizerSpec {
 /// Throws Error(model) with the file and the setting for what is missing, invalid or not supported.
 TokenizerSpec read_tokenizer_json(const std::string& path);
 
-/// What is read of tokenizer_config.json.
+/// Keys that are read of tokenizer_config.json.
 struct TokenizerConfig {
   std::string eos_token;  // "": none
   bool add_bos_token = false, add_eos_token = false;

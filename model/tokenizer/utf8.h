@@ -32,10 +32,10 @@ inline char32_t utf8_at(std::string_view text, std::size_t at) {
 
 void append_utf8(char32_t code_point, std::string& out);
 
-/// Whether Unicode calls it White_Space.
+/// True if Unicode calls it White_Space.
 bool is_white_space(char32_t code_point);
 
-/// Where the white space ends that begins `text`; where the white space begins that ends it.
+/// End of the white space that begins `text`; and, below, begin of the white space that ends it.
 std::size_t skip_space(std::string_view text);
 std::size_t space_at_end(std::string_view text);
 

@@ -11,7 +11,7 @@ struct Row {
   std::string_view name;
   std::int64_t bits;
 };
-/// In the order of the enumeration.
+/// Names and bits in the order of the enumeration.
 constexpr std::array kRows = {
     Row{"BOOL", 8},        Row{"F4", 4},      Row{"F6_E2M3", 6}, Row{"F6_E3M2", 6}, Row{"U8", 8},
     Row{"I8", 8},          Row{"F8_E5M2", 8}, Row{"F8_E4M3", 8}, Row{"F8_E8M0", 8}, Row{"F8_E4M3FNUZ", 8},

@@ -8,7 +8,7 @@ namespace zs {
 namespace {
 
 constexpr std::size_t kHeaderAlignment = 8;
-constexpr std::size_t kLargestHeader = 100'000'000;  // what the reference reader accepts
+constexpr std::size_t kLargestHeader = 100'000'000;  // largest header that the reference reader accepts
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
 

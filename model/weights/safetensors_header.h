@@ -17,7 +17,7 @@ struct SafetensorsHeader {
     std::string name;
     FileDType dtype = FileDType::f32;
     std::vector<std::int64_t> shape;
-    std::int64_t begin = 0, end = 0;  ///< bytes, from the first behind the header
+    std::int64_t begin = 0, end = 0;  ///< bytes, from the first after the header
 
     std::int64_t elems() const;
     std::string shape_text() const;  ///< "(2, 3)"
@@ -30,7 +30,7 @@ struct SafetensorsHeader {
 
 /// The header's length, of the first bytes of a file of `file_bytes`. Error(model), which names `file`.
 std::int64_t safetensors_header_bytes(std::string_view first_bytes, std::int64_t file_bytes, const std::string& file);
-/// The header itself, of a file that has `data_bytes` behind it. It allocates little more than the text has.
+/// The header itself, of a file that has `data_bytes` after it. It allocates little more than the text has.
 /// Error(model).
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::int64_t data_bytes, const std::string& file);
 

@@ -15,21 +15,21 @@ struct TensorPart {
   std::int64_t rows = 0;
 };
 
-/// How one parameter lies in files: its rows, part after part. A name with "{}" is of every block. What the parts leave
-/// of its rows is padding: zero, and in no file.
+/// Rule by which one parameter lies in files: its rows, part after part. A name with "{}" is of every block. What the
+/// parts leave of its rows is padding: zero, and in no file.
 struct TensorRule {
   std::string parameter;
   std::vector<TensorPart> parts;
   bool is_transposed = false;  ///< a file has (columns, rows)
 };
 
-/// How a model's parameters lie in the files of its family, for reading and writing. Names are those that are written.
+/// Map of a model's parameters to the files of its family, for reading and writing. Names are those that are written.
 struct TensorMap {
   std::vector<TensorRule> rules = {};
   std::string prefix = {};                    ///< files may leave it out: "transformer."
   std::vector<std::string> passed_over = {};  ///< tensors of files that are no parameters; with "{}" as in rules
-  std::string tied_head =
-      {};  ///< of a model whose head is the token embedding: the head's name, under which a file may have it
+  /// For a model whose head is the token embedding: the head's name, under which a file may have it.
+  std::string tied_head = {};
   std::string token_embedding = {};  ///< the embedding's
 };
 
@@ -44,7 +44,7 @@ struct Block {
   std::int64_t row = 0, rows = 0, column = 0, columns = 0;
 };
 
-/// `count` elements in runs of `run`, the first at `begin` and each `stride` behind the one before, of a parameter with
+/// `count` elements in runs of `run`, the first at `begin` and each `stride` after the one before, of a parameter with
 /// so many columns: as blocks, in the same order.
 std::vector<Block> blocks_of(std::int64_t begin, std::int64_t count, std::int64_t run, std::int64_t stride,
                              std::int64_t columns);
@@ -58,7 +58,7 @@ TensorMap expanded(const TensorMap& map, std::int64_t layers);
 /// "model.layers.3.a" for "model.layers.{}.a".
 std::string of_layer(const std::string& name, std::int64_t layer);
 
-/// How many `problems` there are, and the first five. Of those that follow each other and begin with the same word,
+/// Text of the number of `problems`, and the first five. Of those that follow each other and begin with the same word,
 /// only the first says it: "2 tensors: missing a, b".
 std::string first_five(const std::vector<std::string>& problems);
 

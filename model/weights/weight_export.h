@@ -13,7 +13,7 @@
 
 namespace zs {
 
-/// Where a model's f32 weights are. One thread uses it.
+/// Source of a model's f32 weights. One thread uses it.
 class ParameterSource {
  public:
   virtual ~ParameterSource() = default;
@@ -36,8 +36,8 @@ struct ExportedTensor {
   std::int64_t elems() const { return rows * columns; }
 };
 
-/// What a map makes of these parameters, by name. Every parameter must have its rule, and every rule its parameter:
-/// Error(model).
+/// Tensors that a map makes of these parameters, by name. Every parameter must have its rule, and every rule its
+/// parameter: Error(model).
 std::vector<ExportedTensor> exported_tensors(const TensorMap& map, const std::vector<ParameterShape>& parameters);
 
 /// Hands a tensor's f32 values to `use(values, count)`, piece after piece in the order in which they are written; of
@@ -56,7 +56,7 @@ struct ExportOptions {
 void export_safetensors(ParameterSource& source, const TensorMap& map, const std::string& folder,
                         const ExportOptions& options);
 
-/// The same as one f32 file of this name. Error(io), Error(cannot_create).
+/// Exports as one f32 file of this name, otherwise as above. Error(io), Error(cannot_create).
 void export_file(ParameterSource& source, const TensorMap& map, const std::string& path);
 
 /// Tokenizer files and generation_config.json, as far as they are there, and belong to the model (file_of_model()). A

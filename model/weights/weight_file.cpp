@@ -131,7 +131,7 @@ void save_safetensors(World& world, ShardedRuntime& runtime, const std::string& 
   Executor& executor = runtime.executor();
   executor.step().check_between_steps("save_safetensors()");
   std::unique_ptr<SafetensorsWriter> file;
-  std::exception_ptr problem;  // of rank 0, which takes part in what is gathered all the same
+  std::exception_ptr problem;  // problem of rank 0, which takes part in what is gathered all the same
   const auto write = [&](const std::function<void()>& body) {
     if (executor.rank() != 0 || problem) return;
     try {

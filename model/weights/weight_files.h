@@ -33,7 +33,7 @@ class WeightFiles {
   };
 
   const std::vector<File>& files() const { return files_; }
-  /// By name.
+  /// Tensors of all files by name.
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
   const SafetensorsHeader::Tensor& header_of(const Tensor& tensor) const {
     return files_[tensor.file].header.tensors[tensor.index];

@@ -11,12 +11,12 @@
 namespace zs {
 namespace {
 
-/// What is read at a time where it cannot go where it belongs at once.
+/// Elements that are read at a time where they cannot go where they belong at once.
 constexpr std::int64_t kPieceElems = std::int64_t{1} << 18;
 
 std::string shape_of(const std::vector<std::int64_t>& dims) { return fmt::format("({})", fmt::join(dims, ", ")); }
 
-/// What a file has of a part.
+/// Shape that a file has of a part.
 std::vector<std::int64_t> wanted_shape(const TensorRule& rule, const Shape& parameter, std::int64_t rows) {
   std::vector<std::int64_t> dims(parameter.dims().begin(), parameter.dims().end());
   if (!dims.empty()) dims.front() = rows;

@@ -22,7 +22,7 @@ class WeightImport {
 
   /// Warnings about the files' index (WeightFiles).
   const std::vector<std::string>& warnings() const { return files_.warnings(); }
-  /// Whether it has this parameter.
+  /// True if the files have this parameter.
   bool has(const std::string& parameter) const { return places_.contains(parameter); }
 
   /// A block of a parameter, row after row, as f32. Of a tied head that the files have beside the embedding, the values
@@ -33,7 +33,7 @@ class WeightImport {
   struct Part {
     std::string tensor;  // as the file names it
     FileDType dtype;
-    std::int64_t row, rows;  // of the parameter
+    std::int64_t row, rows;  // rows of the parameter
   };
   struct Place {
     std::vector<Part> parts;
@@ -55,7 +55,7 @@ class WeightImport {
 
   WeightFiles files_;
   std::map<std::string, Place> places_;
-  std::vector<float> columns_;  // of a transposed tensor, on their way
+  std::vector<float> columns_;  // columns of a transposed tensor, on their way
   std::vector<char> stored_;    // values on their way to f32
 };
 

@@ -2,7 +2,7 @@
 
 /// \file zshard/fully_shard.h
 /// zs::fully_shard makes modules units, and a model a zs::ShardedModel whose parameters are gathered when they are used
-/// and freed behind that. Strategies, meshes, precision and policies are its options. Collective: every rank makes the
+/// and freed after that. Strategies, meshes, precision and policies are its options. Collective: every rank makes the
 /// same calls. What is forgotten or done twice is a zs::UsageError that names it.
 
 #include "model/sharding/fully_shard.h"

@@ -22,7 +22,7 @@ bool supports_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_su
 #endif
 
 #if defined(ZS_HAS_AMX)
-/// Whether the processor has tiles for bf16 and the system lets this process use them: it has to ask.
+/// True if the processor has tiles for bf16 and the system lets this process use them: it has to ask.
 bool supports_amx() {
   if (!supports_avx512() || !__builtin_cpu_supports("avx512bf16") || !__builtin_cpu_supports("amx-bf16")) return false;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl(2), ARCH_REQ_XCOMP_PERM

@@ -20,7 +20,8 @@ constexpr std::string_view name_of(CpuIsa isa) {
   return "?";
 }
 
-/// Those that this build has loops for, the processor has and the system lets this process use, the best first.
+/// Instruction sets that this build has loops for, the processor has and the system lets this process use, the best
+/// first.
 const std::vector<CpuIsa>& available_cpu_isas();
 
 /// The best of them, or what ZSHARD_ISA says: one that is not among them is an Error(usage).

@@ -5,8 +5,8 @@
 
 namespace zs {
 
-/// By when something must have happened, for one who looks again and again. Time in which it could not look, since its
-/// process was stopped, does not count: who it waits for was stopped as well, or could not reach it.
+/// Deadline for something that one polls for again and again. Time in which it could not poll, since its process was
+/// stopped, does not count: who it waits for was stopped as well, or could not reach it.
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
@@ -25,7 +25,7 @@ class Deadline {
  private:
   /// Longer than a thread waits for a processor; the watchdog tells of as much.
   static constexpr std::chrono::seconds kStoppedFrom{2};
-  static constexpr double kLongest_s = 1e9;  // what a clock of nanoseconds can have added
+  static constexpr double kLongest_s = 1e9;  // longest time in seconds that can be added to a clock of nanoseconds
 
   Clock::time_point end_, last_look_;
 };

@@ -13,7 +13,7 @@ namespace zs {
 namespace {
 
 constexpr float kMost = 127;
-/// Below it a block is zero: its scale would lose its digits.
+/// Magnitude below which a block is zero: its scale would lose its digits.
 constexpr float kLeast = 1e-35f;
 
 using Block = std::array<float, kInt8BlockElems>;
@@ -32,8 +32,8 @@ void store(const Buffer& to, std::int64_t at, const Block& block, std::int64_t n
   auto* target = static_cast<T*>(to.data) + at;
   for (std::int64_t i = 0; i < n; ++i) {
     const float value = block[static_cast<std::size_t>(i)];
-    target[i] = static_cast<T>(
-        value == value ? value : std::numeric_limits<float>::quiet_NaN());  // whatever the processor made of it
+    // A NaN is this one, whatever the processor made of it.
+    target[i] = static_cast<T>(value == value ? value : std::numeric_limits<float>::quiet_NaN());
   }
 }
 

@@ -7,7 +7,7 @@
 
 namespace zs {
 
-/// Elements as whole numbers: blocks of kInt8BlockElems elements (the last one may be shorter), of which each has one
+/// Elements as integers: blocks of kInt8BlockElems elements (the last one may be shorter), of which each has one
 /// byte an element, from -127 to 127, and an f32 scale. A decoded element differs from the original by at most 1/254 of
 /// the largest magnitude in its block, and by the rounding of f32 and of its own dtype. A block with an element that is
 /// not finite is decoded as NaN. Packed elements begin with the bytes; the scales follow at int8_scales_at. Every back

@@ -92,7 +92,7 @@ bool NamePattern::Part::takes(std::string_view digits) const {
   return value && *value >= low && *value <= high;
 }
 
-/// Which lengths of the name's begin the parts so far can have taken, part after part.
+/// Keeps the lengths of the name's begin that the parts so far can have taken, part after part.
 bool NamePattern::matches(std::string_view name) const {
   std::vector<bool> taken(name.size() + 1);
   taken[0] = true;
@@ -134,7 +134,7 @@ std::vector<std::string> nearest_names(std::string_view pattern, const std::vect
                                        std::size_t count) {
   constexpr std::size_t kLongest = 200;  // the distance costs the product of two lengths
   const std::string wanted = with_open_integers(pattern.substr(0, kLongest));
-  std::map<std::string, std::size_t> places;  // of each form of name the first, so that equals stay in order
+  std::map<std::string, std::size_t> places;  // first place of each form of name, so that equals stay in order
   for (std::size_t i = 0; i < names.size(); ++i)
     if (!names[i].empty() && names[i].size() <= kLongest) places.emplace(with_open_integers(names[i]), i);
   std::vector<std::pair<std::pair<std::size_t, std::size_t>, std::string>> ranked;

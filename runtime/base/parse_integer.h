@@ -18,7 +18,7 @@ std::optional<T> parse_integer(std::string_view text) {
   return error == std::errc() && stop == limit ? std::optional(value) : std::nullopt;
 }
 
-/// What an environment variable says, where it is set and a number.
+/// Number that an environment variable holds, where it is set and a number.
 template <std::integral T>
 std::optional<T> number_in_environment(const char* variable) {
   const char* const text = std::getenv(variable);

@@ -24,7 +24,7 @@ std::string read_proc_file(const std::string& path) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) return {};
   std::string text = read_rest_of(descriptor);
-  if (close(descriptor) != 0) errno = 0;  // it was only read
+  if (close(descriptor) != 0) errno = 0;  // the file was only read
   return text;
 }
 

@@ -13,8 +13,8 @@ namespace zs {
 /// be written (the stream is closed, its disk is full) is lost: nobody is left to be told. Never throws. Any thread.
 void write_to_stderr(std::string_view text) noexcept;
 
-/// The same to standard output. The first failure is remembered, so that the program can report it when its work is
-/// done: a full disk or a reader that has gone is no reason to lose a training. Never throws. Any thread.
+/// Writes to standard output. The first failure is remembered, so that the program can report it when its work is done:
+/// a full disk or a reader that has gone is no reason to lose a training. Never throws. Any thread.
 void write_to_stdout(std::string_view text) noexcept;
 
 /// errno of the first write to standard output that failed, 0 where none has. A stream that was closed when the program

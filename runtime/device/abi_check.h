@@ -2,14 +2,14 @@
 
 #include <type_traits>
 
-/// For files that nvcc compiles: whether a function of a table of ours is called as the one of NVIDIA's header is.
+/// Checks for files that nvcc compiles: a function of a table of ours is called as the one of NVIDIA's header is.
 namespace zs::abi {
 
 /// A type of ours that stands for one of theirs; specialised where there is one.
 template <class Ours, class Theirs>
 constexpr bool kStandsFor = false;
 
-/// The same to a caller: int for an enumeration, void* for any pointer.
+/// True if both types look alike to a caller: int for an enumeration, void* for any pointer.
 template <class Ours, class Theirs>
 constexpr bool are_alike() {
   if constexpr (std::is_same_v<Ours, Theirs> || (std::is_same_v<Ours, void*> && std::is_pointer_v<Theirs>)) {

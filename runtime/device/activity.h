@@ -8,9 +8,9 @@
 
 namespace zs {
 
-/// What somebody is doing, readable at any time by another thread, or process, without ordering the two: words of a
-/// text, stored and loaded one by one. A text read while it changes is torn; it is only read of those that hang. At
-/// most 95 bytes.
+/// Activity of a thread or process, readable at any time by another one, without ordering the two: words of a text,
+/// stored and loaded one by one. A text read while it changes is torn; it is only read of those that hang. At most 95
+/// bytes.
 class Activity {
  public:
   void set(std::string_view text) noexcept;

@@ -19,8 +19,8 @@ namespace zs {
 
 class CpuStream;
 
-/// What the streams of one CPU device share. Host thread only, but for `options`, which does not change, and the lists
-/// of `profile`. Outlives the threads.
+/// State that the streams of one CPU device share. Host thread only, but for `options`, which does not change, and the
+/// lists of `profile`. Outlives the threads.
 struct CpuStreamGroup {
   const DeviceOptions options;
   Trace& trace;

@@ -52,7 +52,7 @@ std::vector<int> affinity_of(pid_t pid) {
   return mask.read(pid) ? mask.cpus() : std::vector<int>{};
 }
 
-/// What the kernel leaves of "all CPUs": the cpuset of this process, whatever its affinity was.
+/// CPUs that the kernel leaves of "all CPUs": the cpuset of this process, whatever its affinity was.
 std::vector<int> cpus_of_cpuset() {
   std::vector<int> before = affinity_of_this_thread();
   CpuMask all;

@@ -38,7 +38,7 @@ struct CublasLt {
   int (*operation_destroy)(Operation* operation);
   int (*operation_set)(Operation* operation, int attribute, const void* value, std::size_t bytes);
 
-  /// Of a matrix by columns, which begin `stride` elements apart.
+  /// Layout of a matrix by columns, which begin `stride` elements apart.
   int (*layout_create)(Layout** layout, int type, std::uint64_t rows, std::uint64_t columns, std::int64_t stride);
   int (*layout_destroy)(Layout* layout);
 
@@ -63,8 +63,8 @@ inline constexpr int kSuccess = 0, kNotInitialized = 1, kAllocationFailed = 3, k
 inline constexpr int kF32 = 0, kBf16 = 14;
 inline constexpr int kComputeF32 = 68, kComputeTf32 = 77;
 inline constexpr int kTransposed = 1;
-/// What becomes of a product's sums. GELU is its tanh form; a product with GELU writes GELU's input beside its output,
-/// and one with GELU's gradient multiplies by the slope at the input that it reads: "aux" below.
+/// Epilogue of a product: what becomes of its sums. GELU is its tanh form; a product with GELU writes GELU's input
+/// beside its output, and one with GELU's gradient multiplies by the slope at the input that it reads: "aux" below.
 inline constexpr int kPlainEpilogue = 1, kBiasEpilogue = 4, kGeluEpilogue = 160, kGeluBiasEpilogue = 164,
                      kGeluGradientEpilogue = 192;
 /// Attributes of an operation, then of a preference.

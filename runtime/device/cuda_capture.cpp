@@ -66,7 +66,7 @@ CUgraph_st* CudaCapture::end(std::exception_ptr& failure) {
   CUgraph_st* captured = nullptr;
   try {
     group_.context.make_current();
-    // What failed before may have ended the capture: then the streams do not meet any more, and the end says no more
+    // An earlier failure may have ended the capture: then the streams do not meet any more, and the end says no more
     // than that.
     if (!failure) meet();
   } catch (...) {

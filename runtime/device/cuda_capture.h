@@ -8,8 +8,8 @@
 
 namespace zs {
 
-/// What the streams of one CUDA device were given while it was captured, to be enqueued again by one call, as often as
-/// wanted. Made by CudaDevice::capture; dies before the device. Host thread only.
+/// Graph of the work that the streams of one CUDA device were given while it was captured, to be enqueued again by one
+/// call, as often as wanted. Made by CudaDevice::capture; dies before the device. Host thread only.
 class CudaGraph {
  public:
   ~CudaGraph();
@@ -39,9 +39,10 @@ class CudaCapture {
   void begin();
   /// Null where it fails; then `failure` says why, unless it did before.
   CUgraph_st* end(std::exception_ptr& failure);
-  /// What went wrong behind the streams' backs, which is the cause of what they say themselves.
+  /// Asks the streams' watches what went wrong without the streams' knowledge, which is the cause of what they say
+  /// themselves.
   void ask_watches(std::exception_ptr& failure) const;
-  /// All other streams go on behind compute, or compute behind all of them.
+  /// All other streams go on after compute, or compute after all of them.
   void part() const;
   void meet() const;
   void check(int status, const char* call) const { group_.context.check(status, call, "a graph of its streams' work"); }

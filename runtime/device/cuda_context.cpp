@@ -70,7 +70,7 @@ class SlabAllocator final : public Allocator {
     context_.make_current();
     try {
       return slab_ = memory_.allocate(bytes);
-    } catch (const Error&) {  // what it rounds up to may not be there
+    } catch (const Error&) {  // the rounded size may not be there
       return rest_->allocate(bytes);
     }
   }

@@ -17,7 +17,7 @@ namespace zs {
 
 class ProductChoices;
 
-/// What products on a GPU may do, as DeviceOptions has it.
+/// Options of products on a GPU, as DeviceOptions has them.
 struct ProductOptions {
   bool tf32 = false, fuses_gelu = true, are_timed = false;
 };
@@ -27,7 +27,7 @@ struct ProductOptions {
 /// shares neither asks nor is seen. Owned by the device; outlives all that was made in it. Any thread.
 class CudaContext {
  public:
-  /// Whose functions are called. Without `cublas` there are no products.
+  /// Libraries whose functions are called. Without `cublas` there are no products.
   struct Libraries {
     // NOLINTNEXTLINE(google-explicit-constructor): a list of them is one
     Libraries(std::shared_ptr<const CudaDriver> its_driver, std::shared_ptr<const CublasLt> its_cublas = nullptr,
@@ -47,34 +47,34 @@ class CudaContext {
     ZS_CHECK(libraries_.cublas != nullptr, "a product on {}, whose device was made without cuBLASLt", gpu_.describe());
     return *libraries_.cublas;
   }
-  /// Whose ranges have the names of ops; null: nobody's.
+  /// Profiler whose ranges have the names of ops; null: nobody's.
   const Nvtx* profiler() const { return libraries_.profiler; }
   const ProductOptions& products() const { return products_; }
   /// Null where products are not timed. The device's host thread only.
   ProductChoices* product_choices() const { return product_choices_.get(); }
   const CudaGpu& gpu() const { return gpu_; }
-  /// For the calling thread: comes before any call that makes, uses or frees something.
+  /// Makes the context the calling thread's: comes before any call that makes, uses or frees something.
   void make_current() const { check(try_make_current(), "cuCtxSetCurrent"); }
-  /// The same without an exception: the driver's return code.
+  /// Makes the context current without an exception; returns the driver's code.
   int try_make_current() const noexcept { return driver().context_make_current(context_); }
   /// Reads a return code: see check_cuda. `what` is added to the GPU's name.
   void check(int status, const char* call, const std::string& what = {}) const;
-  /// The same of cuBLASLt's.
+  /// Reads a return code of cuBLASLt, otherwise as check.
   void check_cublas(int status, const char* call, const std::string& what) const;
   /// Loads the program's image, and those of `names` that it has; only the first call does anything, for all streams:
   /// the driver may wait for the GPU meanwhile, which must not wait for another GPU then. The context is current.
   /// `names` outlive it.
   void load(const void* image, std::span<const std::string> names) const;
-  /// One of them, which may be launched with so much dynamic shared memory.
+  /// Function of the loaded images, which may be launched with so much dynamic shared memory.
   CUfunc_st* function(const std::string& name, int shared_bytes) const;
-  /// What of its memory nobody has taken yet, and of how much.
+  /// Memory of the GPU that nobody has taken yet, and all that there is, in bytes.
   struct Room {
     std::int64_t free_bytes, total_bytes;
   };
   Room room() const;
   /// Enqueues out := in, bytes of the GPU's memory or of the host's, on a stream of the driver. The context is current.
   void copy(void* native_stream, const Buffer& out, const Buffer& in) const;
-  /// The same of out := `word`, the bits of each of its elements of 4 bytes.
+  /// Enqueues out := `word`, the bits of each of its elements of 4 bytes, otherwise as copy.
   void fill(void* native_stream, const Buffer& out, std::uint32_t word) const;
 
  private:
@@ -99,20 +99,20 @@ class CudaContext {
   CUctx_st* context_ = nullptr;
   struct Function {
     CUfunc_st* handle;
-    int most_shared_bytes = 48 << 10;  // what every function may use
+    int most_shared_bytes = 48 << 10;  // shared memory that every function may use
   };
   mutable std::mutex functions_mutex_;
   mutable CUmod_st* module_ = nullptr;
   mutable std::map<std::string_view, Function> functions_;
 };
 
-/// What of its memory is free now.
+/// Limit of the GPU's memory: what of it is free now.
 MemoryLimit cuda_memory_limit(const CudaContext& context);
 
 /// Memory of the GPU, 256-byte aligned, not initialised. `context` outlives it.
 std::unique_ptr<Allocator> make_cuda_allocator(const CudaContext& context);
-/// The same, but the first block of at least so many bytes comes from `memory`, which outlives it, where that has it to
-/// give.
+/// Memory of the GPU, as above, except that the first block of at least so many bytes comes from `memory`, which
+/// outlives it, where that has it to give.
 std::unique_ptr<Allocator> make_cuda_allocator(const CudaContext& context, Allocator* memory, std::int64_t slab_bytes);
 /// Memory of this host that the GPU reaches by the same address, page-locked. `context` outlives it.
 std::unique_ptr<Allocator> make_pinned_allocator(const CudaContext& context);

@@ -29,7 +29,7 @@ class CudaDevice final : public Device {
   /// (StreamWatch::finish) they have compared on return, and nothing again in a replay. Throws what goes wrong; the
   /// streams are usable then, and nothing was done. The graph dies before what it communicates with.
   std::unique_ptr<CudaGraph> capture(const std::function<void()>& enqueue) { return state_->capture.capture(enqueue); }
-  /// Enqueues it once more, behind all that the streams were given and before all that they will be. `name`: as one
+  /// Enqueues it once more, after all that the streams were given and before all that they will be. `name`: as one
   /// operation.
   void replay(const CudaGraph& graph, const std::string& name = "replay") { state_->capture.replay(graph, name); }
   const CudaGpu& gpu() const { return state_->context.gpu(); }

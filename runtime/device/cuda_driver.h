@@ -55,10 +55,12 @@ struct CudaDriver {
   int (*host_allocate)(void** address, std::size_t bytes, unsigned flags);  ///< the GPU reaches it by the same address
   int (*host_free)(void* address);
   int (*memory_set)(Address address, unsigned char value, std::size_t bytes, CUstream_st* stream);
-  int (*memory_set_words)(Address address, unsigned value, std::size_t words, CUstream_st* stream);  ///< of 4 bytes
+  /// Words of 4 bytes
+  int (*memory_set_words)(Address address, unsigned value, std::size_t words, CUstream_st* stream);
   int (*memory_copy)(Address to, Address from, std::size_t bytes, CUstream_st* stream);
 
-  /// Until the end, what the stream is given, and what streams are given that wait for it, is noted and not done.
+  /// Begins a capture: until the end, what the stream is given, and what streams are given that wait for it, is noted
+  /// and not done.
   int (*capture_begin)(CUstream_st* stream, int mode);
   int (*capture_end)(CUstream_st* stream, CUgraph_st** graph);
   static constexpr int kThreadLocalCapture = 1;  ///< meanwhile the calling thread may not ask, wait or allocate
@@ -70,9 +72,9 @@ struct CudaDriver {
   int (*module_load)(CUmod_st** module, const void* image);
   int (*module_unload)(CUmod_st* module);
   int (*module_function)(CUfunc_st** function, CUmod_st* module, const char* name);
-  int (*function_load)(
-      CUfunc_st* function);  ///< from CUDA 12.4; null before, when a function is loaded at its first launch
-  /// What a function may use; of shared memory beyond 48 KiB nothing until it is said here.
+  /// Loads a function: from CUDA 12.4; null before, when a function is loaded at its first launch.
+  int (*function_load)(CUfunc_st* function);
+  /// Attributes of what a function may use; shared memory beyond 48 KiB must be asked for here.
   static constexpr int kMostDynamicSharedBytes = 8;
   int (*function_attribute)(CUfunc_st* function, int attribute, int value);
   /// `arguments`: the address of each.
@@ -81,7 +83,7 @@ struct CudaDriver {
                 void** extra);
 };
 
-/// What the driver's functions return where it matters here.
+/// Return codes of the driver's functions that matter here.
 namespace cuda_status {
 inline constexpr int kSuccess = 0, kOutOfMemory = 2, kNoKernelImage = 209, kNotFound = 500, kNotReady = 600;
 }

@@ -23,14 +23,14 @@ class CudaError final : public Error {
   int status_;
 };
 
-/// Nothing for success, else a CudaError. `call`: the driver's name of the function; `where`: the GPU, and what it was
-/// doing.
+/// Throws a CudaError unless `status` is success. `call`: the driver's name of the function; `where`: the GPU, and what
+/// it was doing.
 void check_cuda(const CudaDriver& driver, int status, const char* call, const std::string& where);
-/// The same where nothing may be thrown: one line on stderr, unless the context is known to be lost, which has been
-/// said then.
+/// Logs such an error where nothing may be thrown: one line on stderr, unless the context is known to be lost, which
+/// has been said then.
 void log_cuda(const CudaDriver& driver, int status, const char* call) noexcept;
 
-/// After such an error every call on the GPU's context fails with the same number, until the process ends.
+/// True for an error after which every call on the GPU's context fails with the same number, until the process ends.
 bool loses_context(int status);
 
 /// Opens the driver's library and initialises it. Error(config) that says in one line why there is none: no library,
@@ -47,7 +47,7 @@ struct CudaGpu {
   std::string describe() const { return fmt::format("GPU {} ({})", ordinal, name); }
 };
 std::vector<CudaGpu> cuda_gpus(const CudaDriver& driver);
-/// Of this machine's driver; at least one. Error(config) as Device::create has them.
+/// GPUs of this machine's driver; at least one. Error(config) as Device::create has them.
 std::vector<CudaGpu> visible_gpus();
 
 }  // namespace zs

@@ -9,8 +9,8 @@
 
 namespace zs {
 
-/// How far the GPU is known to have come in one stream: the host runs ahead of it, so what was enqueued last says
-/// little. Known at each record; between two of them it is said what lies there. The host thread tells, any thread
+/// Progress of the GPU in one stream, as far as it is known: the host runs ahead of it, so what was enqueued last says
+/// little. Known at each record; between two of them it is said what lies there. The host thread reports, any thread
 /// asks.
 class CudaProgress {
  public:
@@ -34,9 +34,9 @@ class CudaProgress {
   struct Mark {
     CudaEventRecord* record;
     std::uint64_t position;
-    std::string label;  // of the last op before it
+    std::string label;  // label of the last op before it
   };
-  /// What the driver answers; an error of it is no answer.
+  /// Polls the driver; an error of it is no answer.
   void look();
 
   const CudaContext& context_;

@@ -109,7 +109,7 @@ void CudaStream::do_enqueue(OpInfo info, Work work, const OpMemory& memory) {
         return OpTime{.name = info.name, .phase = group_.trace.phase(), .reads = info.reads, .writes = info.writes};
       };
       times_.time(stream_, describe, [&] { work(*exec_); });
-    } catch (const CudaError& error) {  // of a call by the work itself, which knows no label
+    } catch (const CudaError& error) {  // thrown by a call of the work itself, which knows no label
       throw CudaError(error.code(), error.status(), error.what_happened(), where_now(), error.what_to_do());
     } catch (const Error& error) {
       if (group_.capture == 0) std::rethrow_exception(current_error_of(info.name));
@@ -143,7 +143,7 @@ void CudaStream::do_wait(EventRecord& base) {
   // A stream is in order with itself. What the host has synchronised with is done, and its errors have been thrown.
   if (&from == this || record.position() <= from.synchronized_) return;
   if (!error_) error_ = record.error();
-  // Where a capture begins and ends, and around each replay, all streams meet: nobody waits across that, nor would the
+  // All streams meet where a capture begins and ends, and around each replay: nobody waits across that, nor would the
   // driver let them.
   if (record.capture() != group_.capture) return;
   guarded([&] {

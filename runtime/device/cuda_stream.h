@@ -14,7 +14,7 @@ namespace zs {
 
 class CudaStream;
 
-/// What the streams of one CUDA device share. Host thread only, but for `context`.
+/// State that the streams of one CUDA device share. Host thread only, but for `context`.
 struct CudaStreamGroup {
   const DeviceOptions options;
   Trace& trace;
@@ -32,7 +32,7 @@ struct CudaStreamGroup {
   std::exception_ptr last_thrown = nullptr;  ///< an error that synchronize has thrown is not logged again
   bool is_loss_told = false;                 ///< nor that the context is lost, which every stream finds out
 
-  /// Of the streams that are not idle. Any thread.
+  /// Activity of the streams that are not idle. Any thread.
   std::string activity() const;
 };
 
@@ -52,20 +52,20 @@ class CudaStream final : public Stream {
   /// limit): then this object must never be destroyed.
   bool stop(double limit_s) noexcept;
   CUstream_st* native() const { return stream_; }
-  /// What has poisoned it, which nobody else will throw.
+  /// Takes the error that has poisoned the stream, which nobody else will throw.
   std::exception_ptr take_error() noexcept;
   /// Throws what has gone wrong behind the stream's back so far (StreamWatch::check).
   void check_watches() const { throw_of_watches(&StreamWatch::check); }
-  /// The same, of all that was captured (StreamWatch::finish).
+  /// Throws what has gone wrong in all that was captured (StreamWatch::finish).
   void finish_watches() const { throw_of_watches(&StreamWatch::finish); }
-  /// What it is given from now on becomes part of a graph, or no longer.
+  /// Says if what the stream is given from now on becomes part of a graph.
   void set_captured(bool captured) { exec_->state<StreamWatches>().set_captured(captured); }
   /// Any thread.
   std::string activity() { return progress_.activity(); }
   std::uint64_t completed() { return progress_.completed(); }
 
  protected:
-  /// With the kernels' workspace behind the scratch that the op asks for.
+  /// Reserves the scratch that the op asks for, with the kernels' workspace after it.
   OpMemory reserve(const OpInfo& info) override;
   void do_enqueue(OpInfo info, Work work, const OpMemory& memory) override;
   void do_synchronize() override;
@@ -86,7 +86,7 @@ class CudaStream final : public Stream {
   bool is_told(const std::exception_ptr& error) const noexcept;
   /// False when it takes longer than `limit_s` (0: no limit).
   bool await_end(double limit_s);
-  /// What the first of them throws that throws, unless there is a failure.
+  /// Asks the watches; the first error that one throws becomes the failure, unless there is one.
   void ask_watches(void (StreamWatch::*question)(), std::exception_ptr& failure) const;
   void throw_of_watches(void (StreamWatch::*question)()) const;
 

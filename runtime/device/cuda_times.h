@@ -37,14 +37,14 @@ class CudaClock {
   explicit CudaClock(const CudaContext& context) : events_(context) {}
 
   CudaTimedEvents& events() { return events_; }
-  /// Before the first event of an entry.
+  /// Starts the clock, before the first event of an entry.
   void start(CUstream_st* stream);
-  /// Of the host's std::chrono::steady_clock; the GPU has passed the event.
+  /// Time of an event by the host's std::chrono::steady_clock, in nanoseconds; the GPU has passed the event.
   std::int64_t ns_of(CUevent_st* event);
   /// One more entry whose events nobody has asked for yet.
   void opened() { ++open_; }
-  /// So many fewer. `last`, unless there is none, is the last event of theirs, which the GPU has passed; it is another
-  /// one, or null, afterwards, since the origin may move on to it once no stream has open entries.
+  /// Counts entries as closed. `last`, unless there is none, is the last event of theirs, which the GPU has passed; it
+  /// is another one, or null, afterwards, since the origin may move on to it once no stream has open entries.
   void closed(std::int64_t entries, CUevent_st*& last);
 
  private:
@@ -56,8 +56,8 @@ class CudaClock {
   std::int64_t origin_ns_ = 0, open_ = 0;
 };
 
-/// When one stream of a GPU ran its ops, and how long it stood at others' events: an event before and one behind each.
-/// What the GPU does not do for lack of work lies between two entries. Host thread only.
+/// Times at which one stream of a GPU ran its ops, and how long it stood at others' events: an event before and one
+/// after each. What the GPU does not do for lack of work lies between two entries. Host thread only.
 class CudaTimes {
  public:
   CudaTimes(Profile& profile, CudaClock& clock, StreamRole role) : profile_(profile), clock_(clock), role_(role) {}
@@ -77,7 +77,7 @@ class CudaTimes {
   }
   /// The stream has ended.
   void collect();
-  /// It has failed, and its events tell nothing.
+  /// The stream has failed, and its events tell nothing.
   void forget();
 
  private:

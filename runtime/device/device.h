@@ -19,14 +19,15 @@ struct DeviceOptions {
   std::vector<int> cpus;  ///< CPUs the device's threads may run on; empty: leave the affinity as it is
   /// synchronize() throws SyncTimeout (peer_lost) after this long; 0: no limit (tests only)
   double sync_timeout_s = 0;
-  /// Not 0: seeded random delays before each op, per stream, and released blocks are poisoned
+  /// Seed of random delays before each op, per stream; with one, released blocks are poisoned too. 0: neither.
   std::uint64_t perturb_seed = 0;
   std::int64_t slab_bytes = 0;  ///< size of the pool's slab, see Pool
   /// Memory that a CPU device's pool, or a CUDA device's slab, is taken from; outlives the device; null: ordinary
   /// memory
   Allocator* memory = nullptr;
-  int gpu = 0;              ///< index among the GPUs that the driver shows to this process; for a CUDA device
-  bool shares_gpu = false;  ///< with other devices, of this process or others; else two on one GPU are refused
+  int gpu = 0;  ///< index among the GPUs that the driver shows to this process; for a CUDA device
+  /// Shares the GPU with other devices, of this process or others; else two on one GPU are refused
+  bool shares_gpu = false;
   DeviceKind stands_for = DeviceKind::cpu;            ///< kind whose kernels' working memory a meta device counts
   std::int64_t upload_bytes = std::int64_t{4} << 20;  ///< size of the pinned memory through which uploads go to a GPU
   std::int64_t pinned_bytes = 0;  ///< taken at once for PinnedMemory, uploads included; 0: when it is needed

@@ -14,8 +14,8 @@ namespace zs {
 /// write to that memory: then it is never given back, and `state` is empty.
 template <class State>
 void end_streams(std::unique_ptr<State>& state, double sync_timeout_s) {
-  constexpr double kStopAfterTimeoutS =
-      5;  // somebody is known to hang: wait only for those that a poisoned group lets go
+  // Seconds for when somebody is known to hang: wait only for those that a poisoned group lets go.
+  constexpr double kStopAfterTimeoutS = 5;
   state->drop();
   const double limit_s = state->group.timed_out ? std::min(sync_timeout_s, kStopAfterTimeoutS) : sync_timeout_s;
   bool all_ended = true;

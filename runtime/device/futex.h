@@ -28,7 +28,7 @@ inline void wake_all(std::atomic<std::uint32_t>& word) {
   if (syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT32_MAX, nullptr, nullptr, 0) < 0) errno = 0;
 }
 
-/// How to wait for another thread when cores may be fewer than threads: look a few times, yield a few times, then
+/// Way to wait for another thread when cores may be fewer than threads: poll a few times, yield a few times, then
 /// sleep. Sleeps are bounded because the relaxed flags around them can, on weakly ordered processors, lose a wake-up.
 class Backoff {
  public:

@@ -12,7 +12,7 @@
 namespace zs {
 namespace {
 
-/// Of one stream of a GPU. The host thread adds calls, the driver's thread makes them.
+/// Calls of one stream of a GPU. The host thread adds them, the driver's thread makes them.
 class HostCalls final : public StreamWatch {
  public:
   void add(ExecContext& exec, std::function<void()> work) {

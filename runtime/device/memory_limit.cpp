@@ -15,7 +15,7 @@
 namespace zs {
 namespace {
 
-/// Nothing when the file is missing or says "max".
+/// Number in a file; nothing when the file is missing or says "max".
 std::optional<std::int64_t> read_bytes(const std::string& path) {
   std::ifstream file(path);
   std::int64_t bytes = 0;
@@ -38,7 +38,7 @@ std::int64_t status_bytes(const std::string& root, const std::string& key) {
 
 constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
 
-/// Nothing where the resource is not limited.
+/// Limit of a resource; nothing where it is not limited.
 std::optional<std::int64_t> resource_limit(__rlimit_resource resource) {
   rlimit limit{};
   ZS_CHECK(getrlimit(resource, &limit) == 0, "getrlimit({})", static_cast<int>(resource));
@@ -52,7 +52,7 @@ MemoryLimit physical_memory() {
   return {.bytes = pages * page_bytes, .source = "physical memory"};
 }
 
-/// Its bytes are `most` when no group has less.
+/// Limit of the lowest group; its bytes are `most` when no group has less.
 MemoryLimit lowest_group(const std::string& root, std::int64_t most) {
   MemoryLimit limit{.bytes = most, .source = {}};
   const CgroupFolders groups = cgroup_folders(root, "memory");

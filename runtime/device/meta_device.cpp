@@ -3,7 +3,7 @@
 namespace zs {
 namespace {
 
-constexpr int kPinnedRange = 2;  // of addresses; the device's own allocator has range 0, what communicates 1
+constexpr int kPinnedRange = 2;  // range of addresses; the device's own allocator has range 0, what communicates 1
 
 class MetaEventRecord final : public EventRecord {
  public:

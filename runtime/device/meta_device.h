@@ -53,7 +53,7 @@ class MetaDevice final : public Device {
   Profile profile_;  // stays empty
   Scratch scratch_{pool_};
   PinnedMemory pinned_;
-  Memory uploads_;  // what the device that it stands for has for them
+  Memory uploads_;  // memory for uploads of the device that it stands for
 };
 
 }  // namespace zs

@@ -11,9 +11,9 @@ namespace {
 
 using nvtx::Function;
 
-/// What tools point at their functions. The one mutable object of its kind: a tool is told where to write by a function
-/// that gets no argument to say whose it is, writes for as long as the process lives, and there is one for all of it.
-/// Written while it attaches.
+/// Slots that tools point at their functions. The one mutable object of its kind: a tool is told where to write by a
+/// function that gets no argument to say whose it is, writes for as long as the process lives, and there is one for all
+/// of it. Written while it attaches.
 struct Slots {
   Slots() {
     for (std::size_t module = 1; module < functions.size(); ++module) {

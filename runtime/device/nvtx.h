@@ -7,15 +7,15 @@ struct CUstream_st;
 
 namespace zs {
 
-/// How a program and a profiler's library meet in NVTX 3, in NVIDIA's numbers; where nvcc is found, nvtx_abi_check.cpp
-/// compares them with its headers. The tool asks for tables of pointers to the program's functions, and points them at
-/// its own.
+/// Interface by which a program and a profiler's library meet in NVTX 3, in NVIDIA's numbers; where nvcc is found,
+/// nvtx_abi_check.cpp compares them with its headers. The tool asks for tables of pointers to the program's functions,
+/// and points them at its own.
 namespace nvtx {
 using Function = void (*)();
-inline constexpr std::uint32_t kCallbacks = 1, kVersionInfo = 3;  ///< what a tool asks for
+inline constexpr std::uint32_t kCallbacks = 1, kVersionInfo = 3;  ///< tables that a tool asks for
 struct Callbacks {
   std::size_t bytes = sizeof(Callbacks);
-  /// 1 where there is such a module; `count` pointers, of which the first is null, and a null behind them.
+  /// 1 where there is such a module; `count` pointers, of which the first is null, and a null after them.
   int (*module_functions)(int module, Function*** table, unsigned* count);
 };
 struct VersionInfo {
@@ -31,8 +31,8 @@ inline constexpr const char* kInitialize = "InitializeInjectionNvtx2";
 inline constexpr int kCore = 1, kCuda = 2, kModules = 7;
 /// Functions of each module, and one more, as the numbers begin at 1.
 inline constexpr unsigned kCounts[kModules] = {0, 16, 9, 15, 7, 16, 7}, kMostFunctions = 16;
-inline constexpr unsigned kRangePush = 9, kRangePop = 11;  ///< of kCore
-inline constexpr unsigned kNameStream = 5;                 ///< of kCuda
+inline constexpr unsigned kRangePush = 9, kRangePop = 11;  ///< functions of kCore
+inline constexpr unsigned kNameStream = 5;                 ///< function of kCuda
 using RangePush = int (*)(const char* name);
 using RangePop = int (*)();
 using NameStream = void (*)(void* stream, const char* name);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kHost = kStreamRoles, kClocks = kStreamRoles + 1;
 
-/// For each stream, the number of its ops that are known to be done.
+/// Vector clock: for each stream, the number of its ops that are known to be done.
 using Clock = std::array<std::int64_t, kClocks>;
 
 void join(Clock& clock, const Clock& other) {
@@ -25,7 +25,7 @@ struct Access {
 
 constexpr std::size_t kNone = ~std::size_t{0};
 
-/// What happened to one range of addresses whose bytes have always been used alike, per stream, oldest first.
+/// History of one range of addresses whose bytes have always been used alike, per stream, oldest first.
 struct History {
   std::uint64_t end = 0;
   std::array<std::vector<Access>, kStreamRoles> reads, writes;

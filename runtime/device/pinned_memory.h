@@ -18,8 +18,8 @@ namespace zs {
 /// that it acquired the block for. Owned by a device; one host thread uses it.
 class PinnedMemory {
  public:
-  static constexpr const char *kUploads = "uploads",
-                              *kStaging = "staging";  ///< labels of what the device itself has there
+  /// Labels of what the device itself has there.
+  static constexpr const char *kUploads = "uploads", *kStaging = "staging";
 
   /// `bytes`: at once; Pool::kGrowingSlab on the meta device. `poison`: see Pool.
   PinnedMemory(std::unique_ptr<Allocator> allocator, std::int64_t bytes, bool poison = false)

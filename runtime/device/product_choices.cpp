@@ -7,11 +7,11 @@
 namespace zs {
 namespace {
 
-/// After one that is not timed, in which the library loads what it needs. The least counts: other work may get in the
-/// way of some.
+/// Number of timed runs, after one that is not timed, in which the library loads what it needs. The least counts: other
+/// work may get in the way of some.
 constexpr int kRepeats = 3;
-/// Of the first candidate's time. Less than that is not told from chance, above all where the host takes longer to
-/// launch a product than the GPU to compute it.
+/// Share of the first candidate's time that is worth another choice. Less than that is not told from chance, above all
+/// where the host takes longer to launch a product than the GPU to compute it.
 constexpr double kWorthwhile = 0.98;
 constexpr const char* kColumns = "product: candidate, its ms, the first one's ms, bytes of workspace, algorithm";
 constexpr const char* kBeforeNumbers = ": ";

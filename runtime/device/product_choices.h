@@ -11,7 +11,7 @@
 
 namespace zs {
 
-/// By which of cuBLASLt's algorithms a GPU computes its products, where they are chosen by time
+/// Choices of the cuBLASLt algorithms by which a GPU computes its products, where they are chosen by time
 /// (ProductOptions::are_timed). A product is timed once, by the GPU's own events; until `settle` the library's first
 /// candidate computes it all the same, so that ranks whose times differ have the same bits. What an earlier run chose
 /// is adopted, and not timed. What was timed is text, for other ranks and for later runs: NVIDIA says that an
@@ -24,7 +24,7 @@ class ProductChoices {
 
   explicit ProductChoices(const CudaContext& context) : context_(context), events_(context) {}
 
-  /// Not yet settled: products are to be timed.
+  /// True until the choices are settled: products are to be timed.
   bool are_open() const { return events_.has_value(); }
   /// Runs each candidate some times, unless the product is known. `product`: a line's text that says all that
   /// algorithms depend on. Candidates that fail are left out.
@@ -33,20 +33,20 @@ class ProductChoices {
   /// The fastest candidates, once the streams have ended, with what was adopted and is still of use: a line that says
   /// what they are for, another that names the columns, and one a product. If nothing was timed, what was adopted.
   std::string measured();
-  /// That first line.
+  /// First line of the text.
   std::string made_for() const;
-  /// From now on the text's products are computed by its algorithms, and not timed. Lines that cannot be read are
-  /// skipped.
+  /// Adopts a text: from now on its products are computed by its algorithms, and not timed. Lines that cannot be read
+  /// are skipped.
   void adopt(const std::string& text);
-  /// The same, and no others are timed: the library's first candidates compute them.
+  /// Adopts the choices as above, and no others are timed: the library's first candidates compute them.
   void settle(const std::string& text);
   /// Null: the library's first candidate. Else measured() keeps it.
   const CublasLt::Candidate* chosen(const std::string& product);
 
-  /// Of all that is chosen.
+  /// Summary of all choices.
   struct Summary {
     int products = 0, changed = 0;  ///< these are not the library's first candidates
-    double saved_ms = 0;            ///< where each product is computed once
+    double saved_ms = 0;            ///< time saved where each product is computed once
   };
   const Summary& summary() const { return summary_; }
 

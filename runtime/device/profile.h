@@ -10,7 +10,8 @@
 
 namespace zs {
 
-/// When a stream ran one op, or waited for another stream's event, in nanoseconds of std::chrono::steady_clock.
+/// Time in which a stream ran one op, or waited for another stream's event, in nanoseconds of
+/// std::chrono::steady_clock.
 struct OpTime {
   std::string name;      ///< OpInfo::name; of a wait, the name of the stream waited for
   bool is_wait = false;  ///< for an event; waiting for the host is not recorded, it is what lies between two entries
@@ -22,7 +23,7 @@ struct OpTime {
   double ms() const { return static_cast<double>(end_ns - start_ns) * 1e-6; }
 };
 
-/// When a stream passed a record of an event.
+/// Time at which a stream passed a record of an event.
 struct RecordTime {
   std::int64_t id = -1;  ///< EventRecord::id
   std::int64_t ns = 0;
@@ -40,7 +41,7 @@ class Profile {
   void start() { recording_ = true; }
   void stop() { recording_ = false; }
   bool is_recording() const { return recording_; }
-  /// In the order in which the stream ran them.
+  /// Times of ops and waits, in the order in which the stream ran them.
   const std::vector<OpTime>& times(StreamRole role) const { return times_[static_cast<std::size_t>(role)]; }
   /// Records of events, in the order in which the stream passed them.
   const std::vector<RecordTime>& records(StreamRole role) const { return records_[static_cast<std::size_t>(role)]; }

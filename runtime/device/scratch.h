@@ -9,7 +9,7 @@ namespace zs {
 class Device;
 
 /// Bytes that a stream takes of its device for an op that asks for `bytes`: on the compute stream of a GPU the kernels'
-/// workspace lies behind them (ExecContext::workspace).
+/// workspace lies after them (ExecContext::workspace).
 std::int64_t scratch_block_bytes(DeviceKind device, StreamRole role, std::int64_t bytes);
 
 /// Bytes of scratch memory by stream.
@@ -23,9 +23,9 @@ class Scratch {
   /// `label`: what the blocks are counted as.
   explicit Scratch(Pool& pool, std::string label = "scratch") : pool_(pool), label_(std::move(label)) {}
 
-  /// At least `bytes` for the op that is enqueued next on `stream`; empty when that needs none.
+  /// Reserves at least `bytes` for the op that is enqueued next on `stream`; empty when that needs none.
   Buffer reserve(Stream& stream, std::int64_t bytes);
-  /// So much for each stream of the device, before it is needed.
+  /// Reserves so much for each stream of the device, before it is needed.
   void reserve(Device& device, const ScratchBytes& bytes);
   ScratchBytes bytes() const;
   /// Gives the blocks back: while the streams still live.

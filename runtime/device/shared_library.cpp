@@ -40,7 +40,7 @@ std::vector<fs::path> folders_below(const fs::path& folder) {
   return found;
 }
 
-/// As pip lays NVIDIA's packages out: nvidia/cu13/lib, nvidia/nccl/lib and so on.
+/// Adds folders as pip lays NVIDIA's packages out: nvidia/cu13/lib, nvidia/nccl/lib and so on.
 void add_python_packages(const fs::path& prefix, std::vector<std::string>& folders) {
   for (const fs::path& python : folders_below(prefix / "lib")) {
     if (!python.filename().string().starts_with("python3")) continue;

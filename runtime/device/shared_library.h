@@ -16,9 +16,9 @@ class SharedLibrary {
   SharedLibrary(std::initializer_list<const char*> names, std::string what, const char* todo,
                 const std::string& first = {}, const std::vector<std::string>& more = {});
 
-  /// As it was opened: a path, where it was found in a folder.
+  /// Name by which it was opened: a path, where it was found in a folder.
   const std::string& name() const { return name_; }
-  /// Of dlopen: for code of others that looks functions up itself.
+  /// Handle of dlopen: for code of others that looks functions up itself.
   void* handle() const { return handle_; }
   /// Error(config) where the library has no such function: then it is too old.
   template <class Function>
@@ -40,7 +40,7 @@ class SharedLibrary {
   void* handle_ = nullptr;
 };
 
-/// Where CUDA's libraries are besides where the loader looks: below $CUDA_HOME, $CUDA_PATH and /usr/local/cuda, and in
+/// Folders of CUDA's libraries besides where the loader looks: below $CUDA_HOME, $CUDA_PATH and /usr/local/cuda, and in
 /// the packages of the Python that $VIRTUAL_ENV, $CONDA_PREFIX and $PATH name, in this order. Folders that are there.
 std::vector<std::string> cuda_folders();
 

@@ -33,7 +33,7 @@ void* Slab::take(std::int64_t bytes, Stream& stream) {
 }
 
 std::int64_t Slab::first_fit(std::int64_t bytes) const {
-  std::int64_t begin = 0, end = -1;  // of the run of neighbours
+  std::int64_t begin = 0, end = -1;  // the run of neighbours
   for (const auto& [offset, piece] : free_) {
     if (offset != end) begin = align_up(offset, bytes);
     end = offset + piece.bytes;

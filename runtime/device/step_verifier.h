@@ -7,7 +7,7 @@
 
 namespace zs {
 
-/// What was found in order.
+/// Numbers of ops and waits that were found in order.
 struct VerifiedOrder {
   std::int64_t ops = 0, waits = 0;
 };
@@ -25,7 +25,7 @@ class StepVerifier {
   /// Checks everything enqueued since the last call and begins the next piece. Error(internal) that says the first
   /// violation, and how many there are.
   VerifiedOrder check(const std::string& where);
-  /// Nothing is recorded from now on, or again.
+  /// Pauses and resumes recording.
   void pause() { device_.trace().stop(); }
   void resume() { device_.trace().start(); }
 

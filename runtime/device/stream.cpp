@@ -42,7 +42,7 @@ void Stream::flush_waits() {
   if (waits_.empty()) return;
   last_record_ = {};
   for (const Event& event : waits_) {
-    // Of those that imply each other the last one stays; they are of one record.
+    // Events that imply each other are of one record; the last one stays.
     const auto implies_it = [&](const Event& other) {
       return &other != &event && other.implies(event) && (&other > &event || !event.implies(other));
     };

@@ -88,8 +88,8 @@ class ExecContext {
   /// It stays when the op has been enqueued; the stream's next op that has some gets the same. Needs a stream.
   void* pinned(std::int64_t bytes) const;
 
-  /// By the stream, before each op: what its OpInfo declared, and the workspace. By whoever calls a GPU's kernel
-  /// without a stream, once.
+  /// Sets what the op's OpInfo declared, and the workspace. Called by the stream before each op; by whoever calls a
+  /// GPU's kernel without a stream, once.
   void set_memory(const OpMemory& memory, const Buffer& workspace = {}) {
     scratch_ = memory.scratch;
     pinned_ = memory.pinned;
@@ -133,7 +133,7 @@ class EventRecord {
   int handles_ = 0;
 };
 
-/// For each stream, how many of its records come before a point: a vector clock, kept by the host.
+/// Vector clock, kept by the host: for each stream, how many of its records come before a point.
 using StreamClock = std::array<std::int64_t, kStreamRoles>;
 
 /// A point in a stream. Semantics are CUDA's: a wait binds to the latest record at the time of the call, waiting for an

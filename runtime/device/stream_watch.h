@@ -17,14 +17,14 @@ class StreamWatch {
   virtual void finish() = 0;
 };
 
-/// Those of one stream, and what they have to know of it: its ExecContext::state.
+/// Watches of one stream, and what they have to know of it: its ExecContext::state.
 class StreamWatches {
  public:
-  /// Whether what the stream is given becomes part of a graph.
+  /// True if what the stream is given becomes part of a graph.
   bool are_captured() const { return are_captured_; }
   void set_captured(bool captured) { are_captured_ = captured; }
 
-  /// From now on, as long as it lives.
+  /// Adds a watch, from now on, as long as it lives.
   void add(const std::shared_ptr<StreamWatch>& watch) {
     std::erase_if(watches_, [](const auto& known) { return known.expired(); });
     const auto is_it = [&](const auto& known) { return known.lock() == watch; };

@@ -54,8 +54,8 @@ std::byte* UploadRing::take(std::int64_t bytes) {
   return piece;
 }
 
-/// From next_ on, which may become the beginning. What is in use lies between the oldest piece and next_; where they
-/// meet, all is.
+/// True if so many bytes fit from next_ on, which may become the beginning. What is in use lies between the oldest
+/// piece and next_; where they meet, all is.
 bool UploadRing::fits(std::int64_t bytes) {
   if (pieces_.empty()) {
     next_ = 0;
@@ -82,7 +82,7 @@ void UploadRing::forget_passed() {
 void UploadRing::await_oldest() const {
   Deadline deadline(timeout_s_);
   while (context_.driver().event_query(pieces_.front().passed) == cuda_status::kNotReady) {
-    streams_.check();  // else what NCCL has to tell would be heard at the next synchronize, which is behind this wait
+    streams_.check();  // else what NCCL has to tell would be heard at the next synchronize, which is after this wait
     if (timeout_s_ > 0 && deadline.has_passed()) {
       throw Error(ExitCode::peer_lost, fmt::format("the GPU has not taken what was uploaded within {} s", timeout_s_),
                   fmt::format("{}; {}", context_.gpu().describe(), streams_.activity()),

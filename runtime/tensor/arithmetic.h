@@ -58,7 +58,7 @@ Tensor sigmoid(const Tensor& x);
 Tensor relu(const Tensor& x);
 /// x sigmoid(x)
 Tensor silu(const Tensor& x);
-/// Its gradient at 0 is 0.
+/// Absolute values; the gradient at 0 is 0.
 Tensor abs(const Tensor& x);
 /// x between low and high; the gradient is 0 outside.
 Tensor clamp(const Tensor& x, float low, float high);

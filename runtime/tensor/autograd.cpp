@@ -58,7 +58,7 @@ void deliver(const std::shared_ptr<AutogradState>& input, const Tensor& grad) {
   put_gradient(*input, std::move(sum));
 }
 
-/// Of an input that wants it.
+/// Checks the gradient of an input that wants it.
 void check_gradient(const Node& node, std::size_t input, const Tensor& grad) {
   const Node::Kind& kind = node.input_kinds[input];
   if (grad && grad.shape() == kind.shape && grad.dtype() == kind.dtype) return;
@@ -211,7 +211,7 @@ class Walk {
     node.grad = {};
   }
 
-  const Node* start_;  // where backward starts, or what a recomputed function recorded there
+  const Node* start_;  // node where backward starts, or that a recomputed function recorded there
   float seed_;
   std::vector<Node*> to_run_;  // the newest last
   std::vector<std::shared_ptr<Node>> keep_;
@@ -247,7 +247,7 @@ void set_producer(Tensor& output, std::shared_ptr<Node> node) {
   output.set_autograd(std::move(state));
 }
 
-/// In the first run of a recomputed function, whose inputs are cut off from the graph.
+/// Notes an op in the first run of a recomputed function, whose inputs are cut off from the graph.
 void note_op(std::vector<Parameter*>& used, const std::string& name, const std::vector<Tensor>& inputs,
              const std::vector<Parameter*>& parameters) {
   for (const Tensor& input : inputs) {
@@ -263,7 +263,7 @@ void note_op(std::vector<Parameter*>& used, const std::string& name, const std::
 }  // namespace
 
 Node::~Node() {
-  rerun = nullptr;  // it holds the states of `inputs` as well
+  rerun = nullptr;  // `rerun` holds the states of `inputs` as well
   std::vector<std::shared_ptr<AutogradState>> dropped = std::move(inputs);
   while (!dropped.empty()) {
     const std::shared_ptr<AutogradState> state = std::move(dropped.back());

@@ -11,8 +11,8 @@
 
 namespace zs {
 
-/// From the gradient of an op's output: the gradients of its inputs, in their order, each of its input's shape and
-/// dtype; that of an input which wants none is not looked at, and one that wants one and gets none is given
+/// Function from the gradient of an op's output to the gradients of its inputs, in their order, each of its input's
+/// shape and dtype; that of an input which wants none is not looked at, and one that wants one and gets none is given
 /// no_gradient(). Of each trained parameter it gives its share, by Parameter::add_grad or grad_target, zeros included.
 /// Captures what it saved; runs once.
 using Backward = std::function<std::vector<Tensor>(const Tensor& grad_output)>;
@@ -33,7 +33,7 @@ using Rerun = std::function<std::shared_ptr<AutogradState>()>;
 class Node {
  public:
   Node() = default;
-  /// Lets go of the ops behind it one by one: a graph of any depth is dropped without a deep recursion.
+  /// Lets go of the ops that it came from one by one: a graph of any depth is dropped without a deep recursion.
   ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;

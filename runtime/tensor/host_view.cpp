@@ -27,7 +27,7 @@ void HostView::read_through_locked(const KernelTable& kernels, Stream& stream, O
   void* pinned = nullptr;
   info.pinned_bytes = buffer.bytes();
   stream.enqueue(std::move(info),
-                 [&kernels, &pinned, buffer](ExecContext& exec) {  // which the stream of a GPU runs at once
+                 [&kernels, &pinned, buffer](ExecContext& exec) {  // the stream of a GPU runs this at once
                    pinned = exec.pinned(buffer.bytes());
                    kernels.download(exec, pinned, buffer);
                  });
@@ -75,7 +75,7 @@ void launch_on_host(const Context& context, OpInfo info, HostWork work) {
   std::vector<HostView> views;
   for (Buffer& buffer : reads) buffer = views.emplace_back(context, context.stream(), buffer, info.name).buffer();
   context.launch(std::move(info),
-                 [&](ExecContext& exec) { work(exec, reads); });  // which the stream of a GPU runs at once
+                 [&](ExecContext& exec) { work(exec, reads); });  // the stream of a GPU runs this at once
 }
 
 }  // namespace zs

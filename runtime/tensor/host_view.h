@@ -29,7 +29,7 @@ class HostView {
   const Buffer& buffer() const { return buffer_; }
 
  private:
-  /// Copies through the page-locked memory that the stream has at hand.
+  /// Copies through the pinned memory that the stream has at hand.
   void read_through_locked(const KernelTable& kernels, Stream& stream, OpInfo info, const Buffer& buffer);
   void read_directly(const Context& context, Stream& stream, OpInfo info, const Buffer& buffer);
 

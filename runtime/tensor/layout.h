@@ -22,7 +22,7 @@ Tensor concat(const std::vector<Tensor>& tensors, int dim);
 Tensor stack(const std::vector<Tensor>& tensors, int dim);
 /// Parts of these sizes, which add up to the dim's.
 std::vector<Tensor> split(const Tensor& x, int dim, const std::vector<std::int64_t>& sizes);
-/// So many lines of `value` before and after those of x.
+/// Pads x with so many lines of `value` before and after its own.
 Tensor pad(const Tensor& x, int dim, std::int64_t before, std::int64_t after, float value = 0);
 /// x repeated along dims of size 1, or missing ones, up to this shape.
 Tensor expand(const Tensor& x, const Shape& shape);

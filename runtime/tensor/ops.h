@@ -84,8 +84,8 @@ Tensor qk_norm(const Tensor& qkv, Parameter& q_weight, Parameter& k_weight, std:
 
 /// Options of lm_head_loss.
 struct LossOptions {
-  /// With it, the gradients, the weight's included, are computed in forward, chunk by chunk, and backward(loss, seed),
-  /// with this seed and no op in between, must follow in the same micro-batch.
+  /// Seed of the backward. With it, the gradients, the weight's included, are computed in forward, chunk by chunk, and
+  /// backward(loss, seed), with this seed and no op in between, must follow in the same micro-batch.
   std::optional<float> seed = {};
   std::int64_t chunk = 0;  ///< tokens whose logits exist at once; 0: lm_head_chunk_rows
   /// Tokens with this target count for nothing. The mean is over the others, but with `weights` over all N.

@@ -10,7 +10,7 @@
 
 namespace zs {
 
-/// Of one op, not in the sum yet.
+/// Shares of one op, not in the sum yet.
 struct Parameter::Shares {
   std::vector<Tensor> apart;
 };

@@ -21,10 +21,10 @@ class Tensor;
 class ParameterOwner {
  public:
   virtual ~ParameterOwner() = default;
-  /// Before the op's backward is enqueued (or, of an op that computes its gradients in forward, these): value and
-  /// gradient target must be bound on return.
+  /// Called before the op's backward is enqueued (or, of an op that computes its gradients in forward, these): value
+  /// and gradient target must be bound on return.
   virtual void before_backward(Parameter& parameter) = 0;
-  /// After it is enqueued. `parameter.pending_uses()` has already been lowered.
+  /// Called after it is enqueued. `parameter.pending_uses()` has already been lowered.
   virtual void after_backward(Parameter& parameter) = 0;
   /// Somebody asks for its value while none is bound: throws a UsageError that says why there is none.
   [[noreturn]] virtual void refuse_use(const Parameter& parameter) const;
@@ -56,7 +56,7 @@ class Parameter {
   const Shape& shape() const { return shape_; }
   std::int64_t numel() const { return shape_.numel(); }
   const Init& init() const { return init_; }
-  /// Before a unit has it.
+  /// Sets the initial values, before a unit has the parameter.
   void set_init(Init init) { init_ = init; }
   /// Rows of the matrices that the parameter is made of, one below the other, each of all columns; rows that are left
   /// are padding. Empty: it is one matrix. An optimizer that takes a matrix as a whole takes each by itself (Muon).
@@ -89,11 +89,12 @@ class Parameter {
     Buffer buffer;
     float beta;
   };
-  /// For a backward that makes its share in place. Zeros lie there, and beta is 0: an op that adds and an op that
-  /// writes over them are both right, whatever other ops gave, and in whichever order. Each call is a share of its own.
+  /// Target for a backward that makes its share in place. Zeros lie there, and beta is 0: an op that adds and an op
+  /// that writes over them are both right, whatever other ops gave, and in whichever order. Each call is a share of its
+  /// own.
   GradTarget grad_target();
-  /// For an op that goes by beta: the sum itself, with beta 0 on first touch, when nothing that means anything lies
-  /// there, then 1. Saves the zeros, and the pass that adds a share.
+  /// Target for an op that goes by beta: the sum itself, with beta 0 on first touch, when nothing that means anything
+  /// lies there, then 1. Saves the zeros, and the pass that adds a share.
   GradTarget accumulation_target();
   /// The engine, around an op's backward. The second adds the shares that lie apart; whether the op has given any.
   /// Where it has been called already, as by an op that names a parameter twice, it does nothing.

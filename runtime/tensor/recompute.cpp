@@ -25,7 +25,7 @@ struct Recomputed {
   }
 };
 
-/// Nothing is recorded, but for the parameters that the ops take.
+/// Runs the function for the first time: nothing is recorded, but for the parameters that the ops take.
 Tensor run_first(Context& context, const Recomputed& function, std::vector<Parameter*>& used) {
   OpMode mode = context.mode();
   mode.records = false;

@@ -10,7 +10,7 @@ namespace zs {
 // Reductions and what is made of them, with gradients, f32 or bf16. A dim may be negative: it counts from the end. Sums
 // are carried in f64, in an order that follows from the shapes alone. Results have x's dtype unless said otherwise.
 
-/// Over all elements, to a scalar; over these dims, which go away, or keep size 1. A mean of no elements is 0.
+/// Sum over all elements, to a scalar; or over these dims, which go away, or keep size 1. A mean of no elements is 0.
 Tensor sum(const Tensor& x);
 Tensor sum(const Tensor& x, const std::vector<int>& dims, bool keeps_dims = false);
 /// Sum divided by the number of elements.

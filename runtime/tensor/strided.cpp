@@ -19,7 +19,7 @@ Buffer span_of(const Buffer& buffer, const Shape& shape, const Strides& strides)
   return buffer.slice(0, last + 1);
 }
 
-/// The same elements in the same order with as few dims as these strides allow, at least one.
+/// Shape of these elements in the same order with as few dims as these strides allow, at least one.
 Shape merged(const Shape& shape, const std::vector<Strides*>& all) {
   std::vector<std::int64_t> sizes;
   for (int d = 0; d < shape.rank(); ++d) {

@@ -7,8 +7,8 @@
 
 #include "runtime/tensor/tensor.h"
 
-/// From tensors to the kernels that take elements wherever they lie. Tensors are dense: a view lives for one launch.
-/// Nothing here records.
+/// Views by which tensors reach the kernels that take elements wherever they lie. Tensors are dense: a view lives for
+/// one launch. Nothing here records.
 namespace zs {
 
 /// Elements of a tensor under a shape: all of them, a part, or some of them several times.
@@ -25,7 +25,7 @@ View permuted(const View& view, const std::vector<int>& order);
 /// Dims are compared from the last on; those of size 1, and those that are missing, are as long as `shape` wants.
 View broadcast(const View& view, const Shape& shape);
 
-/// What map takes for one of its arguments.
+/// Argument of map: a view or a constant.
 struct Operand {
   std::optional<View> view;
   float constant = 0;
@@ -37,13 +37,13 @@ struct Operand {
 /// out := op(operands), which are broadcast to out's shape. Work that writes to a part of a tensor is declared to
 /// change it.
 void map_into(const char* name, Context& context, const View& out, MapOp op, std::initializer_list<Operand> operands);
-/// The same, into a new tensor.
+/// Computes by map into a new tensor.
 Tensor computed(const char* name, Context& context, const Shape& shape, DType dtype, MapOp op,
                 std::initializer_list<Operand> operands);
 
 /// Dims as a set of bits.
 using DimSet = unsigned;
-/// Over these dims, which the result keeps with size 1. dtype: of the result; i32 for argmax.
+/// Reduces over these dims, which the result keeps with size 1. dtype: of the result; i32 for argmax.
 Tensor reduced(const char* name, const Tensor& x, ReduceKind op, DimSet dims, DType dtype, float factor = 1.0f);
 /// The gradient of what was broadcast from `shape`: dy summed over the dims that were.
 Tensor sum_to(const Tensor& dy, const Shape& shape);

@@ -16,11 +16,11 @@ struct ExplainOptions {
 
 void add_explain_options(CLI::App& app, ExplainOptions& options);
 
-/// What they ask for. Where --explain stands before the configuration's name and without a number, it has taken that
-/// name: then it is `config_path`. Error(usage).
+/// Request that the options make. Where --explain stands before the configuration's name and without a number, it has
+/// taken that name: then it is `config_path`. Error(usage).
 ExplainRequest explain_request(const ExplainOptions& options, std::string& config_path);
 
-/// The same in words, a line each: what ranks must have in common.
+/// Description of the request, a line each: what ranks must have in common.
 std::string describe(const ExplainRequest& request);
 
 }  // namespace zs

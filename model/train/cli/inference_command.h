@@ -11,13 +11,13 @@
 
 namespace zs {
 
-/// What the command line asks of a model that is there.
+/// Part of the command line that asks for something of a model that is there.
 struct InferenceCommand {
   std::string evaluated, sampled;  ///< a run, or a checkpoint; empty: nothing of the kind is asked
   EvaluateRequest evaluate;
   SampleRequest sample;
-  SavedModel model;             ///< what it was found to be
-  std::string first_of_sample;  ///< of --sample's own options that are given, the first; empty: none
+  SavedModel model;             ///< model that was found
+  std::string first_of_sample;  ///< first of --sample's own options that are given; empty: none
 
   bool is_wanted() const { return !evaluated.empty() || !sampled.empty(); }
 };
@@ -30,7 +30,7 @@ std::optional<Error> misplaced(const InferenceCommand& command);
 /// Finds the model, and its configuration with these overrides (--set).
 Config load(InferenceCommand& command, const std::vector<std::string>& overrides);
 
-/// What ranks must have in common, a line each.
+/// Description of what ranks must have in common, a line each.
 std::string describe(const InferenceCommand& command);
 
 /// Collective: what is asked for. The exit code.

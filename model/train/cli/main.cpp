@@ -35,7 +35,7 @@
 
 namespace {
 
-/// Of this process, before anything else.
+/// Start of this process, before anything else.
 const auto program_start = zs::TimeLimit::Clock::now();
 
 using zs::Error;
@@ -76,7 +76,7 @@ int print_answer(const std::string& text) {
   return static_cast<int>(error.code());
 }
 
-/// What the configuration turned out to be: a job, or the error that every rank shall end with.
+/// Result of loading: a job, or the error that every rank shall end with.
 struct Loaded {
   zs::TrainJob job;
   zs::InferenceCommand inference;
@@ -131,7 +131,7 @@ Loaded load(const CommandLine& line, const char* program) {
 int end_alone(zs::World& world, const std::exception_ptr& problem) {
   const Error error = zs::as_error(problem);
   const zs::RankWatch watch(world);
-  // What another rank has caused is that rank's to tell, or its peers' watchdogs', who know more.
+  // The rank that has caused a failure is to report it, or its peers' watchdogs, who know more.
   if (zs::is_consequence(problem)) std::this_thread::sleep_for(std::chrono::seconds(1));
   const bool is_told = error.where().starts_with("rank ");
   const bool speaks = watch.watchdog() == nullptr || watch.watchdog()->try_claim_report(error.what_happened());
@@ -142,7 +142,7 @@ int end_alone(zs::World& world, const std::exception_ptr& problem) {
   return static_cast<int>(error.code());
 }
 
-/// What ranks must have in common beside the configuration, a line each.
+/// Description of what ranks must have in common beside the configuration, a line each.
 std::string how_started(const Loaded& loaded) {
   const zs::TrainJob& job = loaded.job;
   const auto variable = [](const char* name) {
@@ -260,7 +260,7 @@ void take_fit(CommandLine& line, zs::TokenizeJob& tokenized) {
                          "leave one of them out");
 }
 
-/// Where one rank is enough, and mpirun has started several: whether it is this one.
+/// True on the rank that acts where one is enough and mpirun has started several.
 bool is_first_started() {
   const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
   return rank == nullptr || std::string_view(rank) == "0";

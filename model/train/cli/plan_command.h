@@ -9,18 +9,18 @@
 
 namespace zs {
 
-/// What a dry run is asked beside the plan, or instead of it.
+/// Questions to a dry run beside the plan, or instead of it.
 struct PlanCommand {
   int ranks = 0;             ///< 0: as launched, or comm.ranks
   std::string explained;     ///< a module or parameter; empty: none
-  std::string other_config;  ///< what to compare with; empty: nothing
+  std::string other_config;  ///< configuration to compare with; empty: nothing
   std::string fit;           ///< "nearest" or "largest" of what fits; empty: not asked for
-  std::string fit_out;       ///< where to write that; empty: nowhere
+  std::string fit_out;       ///< file to write that to; empty: none
 
   bool asks() const { return !explained.empty() || !other_config.empty() || !fit.empty(); }
   /// The first of its options that was given; empty: none.
   std::string given() const;
-  /// What does not go together. `dry_run` becomes "plan" where one of them asks for it.
+  /// Error where options do not go together. `dry_run` becomes "plan" where one of them asks for it.
   std::optional<Error> misplaced(std::string& dry_run) const;
 };
 

@@ -12,7 +12,7 @@ namespace zs {
 
 void add_tokenize_options(CLI::App& app, TokenizeJob& job);
 
-/// What only --tokenize takes, without it.
+/// Error where an option that only --tokenize takes is given without it.
 std::optional<Error> misplaced(const TokenizeJob& job);
 
 /// --tokenize: its exit code. `first_input`: what the command line has in the configuration's place. Throws Error: also

@@ -14,14 +14,15 @@
 
 namespace zs {
 
-/// What a run is. Plain data: the members' initial values are the defaults that the schema documents (config_schema.h),
-/// and after load_config every value is resolved (a preset's sizes, the sequence length ... are filled in).
+/// Configuration of a run. Plain data: the members' initial values are the defaults that the schema documents
+/// (config_schema.h), and after load_config every value is resolved (a preset's sizes, the sequence length ... are
+/// filled in).
 struct Config {
   using Model = ModelConfig;
   struct Data {
     std::string kind = "text";
     std::vector<std::string> train, validation;  ///< as written: files, globs, folders
-    std::vector<double> weights;                 ///< of each of `train`; empty: they are one source
+    std::vector<double> weights;                 ///< weight of each of `train`; empty: they are one source
     double validation_fraction = 0.1;
     std::int64_t token_bytes = 2;
     std::string tokenizer;
@@ -80,7 +81,7 @@ struct Config {
     bool pregather = false;
     bool operator==(const Shard&) const = default;
   };
-  /// Which modules are units, where shard.units is "plan". The rules are "PATTERN=VALUE".
+  /// Plan of which modules are units, where shard.units is "plan". The rules are "PATTERN=VALUE".
   struct Plan {
     std::vector<std::string> apply, hooks, reshard, strategy, param, reduce, output, gather;
     std::int64_t forward = 0, backward = 0;
@@ -99,20 +100,20 @@ struct Config {
     Count resident_units;
     double cpu_link_gbs = 0;
     std::int64_t device_mib = 0, host_mib = 0;
-    /// Of a role that the host keeps: the folder, where a disk does; else empty.
+    /// Folder of a role that the host keeps, where a disk does; else empty.
     static std::string disk_of(const std::string& place) {
       return place.starts_with("disk:") ? place.substr(sizeof("disk:") - 1) : "";
     }
-    /// Those of all roles, once each.
+    /// Folders of all roles, once each.
     std::set<std::string> disk_folders() const {
       std::set<std::string> folders{disk_of(weights), disk_of(moments)};
       folders.erase("");
       return folders;
     }
     bool has_disk() const { return !disk_folders().empty(); }
-    /// Of the optimizer's.
+    /// True if the host keeps anything of the optimizer's.
     bool has_any() const { return weights != "device" || gradients != "device" || moments != "device"; }
-    /// Of units, of which some may stay resident.
+    /// True if the host keeps anything of units, of which some may stay resident.
     bool has_any_of_units() const { return has_any() || accumulator != "device"; }
     bool uses_host() const { return has_any_of_units() || activations != "device"; }
     bool operator==(const Offload&) const = default;
@@ -201,7 +202,7 @@ enum class ConfigFor : std::uint8_t { training, model };
 /// creates nothing.
 Config load_config(const std::string& path, const std::vector<std::string>& overrides = {},
                    ConfigFor use = ConfigFor::training);
-/// The same from TOML text; `source` names it in messages, and its stem is the default name.
+/// Parses the configuration from TOML text; `source` names it in messages, and its stem is the default name.
 Config parse_config(std::string_view text, const std::string& source, const std::vector<std::string>& overrides = {},
                     ConfigFor use = ConfigFor::training);
 /// ConfigError where an override names no key, or gives it no value that it can have.
@@ -212,14 +213,14 @@ std::string overridden_key(const std::string& text);
 /// The resolved configuration as TOML with every key; reading it back gives the same Config.
 std::string to_toml(const Config& config);
 
-/// How the run is sharded.
+/// Scheme by which the run is sharded.
 SchemeOptions scheme_options(const Config& config);
 
 /// Micro-batches that each rank computes in a step. Where the ranks do not divide them, the last is empty on some.
 std::int64_t micro_batches_a_rank(const Config& config, int ranks);
 
-/// What only the number of ranks decides: each must have a micro-batch, and groups of ranks must divide them. Throws
-/// Error(config) that says which values would work. `hosts`: of each rank; empty: they are on one.
+/// Checks what only the number of ranks decides: each must have a micro-batch, and groups of ranks must divide them.
+/// Throws Error(config) that says which values would work. `hosts`: host of each rank; empty: they are on one.
 void check_ranks(const Config& config, int ranks, std::vector<int> hosts = {});
 
 }  // namespace zs

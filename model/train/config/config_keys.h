@@ -12,8 +12,8 @@ namespace zs {
 std::span<const ConfigKey> keys_of_training();
 std::span<const ConfigKey> keys_of_running();
 
-/// For these rows. The upper bounds are sanity limits: wide enough for any real run, small enough that no product of
-/// two of them overflows.
+/// Ranges for these rows. The upper bounds are sanity limits: wide enough for any real run, small enough that no
+/// product of two of them overflows.
 namespace config_ranges {
 
 inline constexpr double kInf = std::numeric_limits<double>::infinity();

@@ -37,15 +37,16 @@ bool exists(const std::string& path) {
   return fs::exists(path, failed);
 }
 
-/// From here or from beside the configuration file; absolute, so that config.toml finds it from anywhere.
+/// Folder of the adapter, looked up from here or from beside the configuration file; absolute, so that config.toml
+/// finds it from anywhere.
 std::string found_adapter(const ConfigDraft& draft) {
   const fs::path path = draft.config.lora.path, beside = fs::path(draft.source).parent_path() / path;
   const bool is_beside = path.is_relative() && !exists(path.string()) && exists(beside.string());
   return fs::absolute(is_beside ? beside : path).lexically_normal().string();
 }
 
-/// What the folder says; what was given beside it must say the same. Its dropout is not of its weights: who gives 0
-/// goes on without.
+/// Takes what the folder says; what was given beside it must say the same. Its dropout is not of its weights: who gives
+/// 0 goes on without.
 void take_folder(ConfigDraft& draft, const LoraConfig& folder, const std::vector<LoraProduct>& products) {
   LoraConfig& lora = draft.config.lora;
   const auto compare = [&](const char* key, bool is_same, const std::string& given, const std::string& theirs) {
@@ -69,7 +70,7 @@ void take_folder(ConfigDraft& draft, const LoraConfig& folder, const std::vector
   lora.dropout = dropout;
 }
 
-/// Whether everything is known without the folder, as in the configuration that a run has left.
+/// True if everything is known without the folder, as in the configuration that a run has left.
 bool is_adapter_described(const ConfigDraft& draft) {
   return draft.is_given(kRank) && draft.is_given(kAlpha) && draft.is_given(kTargets);
 }

@@ -31,7 +31,7 @@ void resolve_family(ConfigDraft& draft, const ModelConfig* preset) {
       fmt::format("leave model.family out, or use another preset ({})", preset_names(family_named(model.family))));
 }
 
-/// What was not given is as in `base`.
+/// Takes from `base` what was not given.
 void take_rest(ConfigDraft& draft, const ModelConfig& base) {
   Config from;
   from.model = base;
@@ -66,15 +66,15 @@ std::string found_folder(const ConfigDraft& draft) {
   return fs::absolute(is_beside ? beside : path).lexically_normal().string();
 }
 
-/// Whether the sizes are known without the folder, as in the configuration that a run has left: then a run can go on
+/// True if the sizes are known without the folder, as in the configuration that a run has left: then a run can go on
 /// without it.
 bool is_described(const ConfigDraft& draft) {
   const auto keys = {"model.family", "model.layers", "model.heads", "model.width", "model.context", "model.vocab"};
   return std::all_of(keys.begin(), keys.end(), [&](const char* key) { return draft.is_given(key); });
 }
 
-/// What the folder says of dropout and padding, but for what was given: that is a choice of each training. All dropout
-/// is replaced by model.dropout.
+/// Takes what the folder says of dropout and padding, but for what was given: that is a choice of each training. All
+/// dropout is replaced by model.dropout.
 void take_training_choices(const ConfigDraft& draft, ModelConfig& folder) {
   const ModelConfig& given = draft.config.model;
   const Family& family = family_named(folder.family);
@@ -90,7 +90,7 @@ void take_training_choices(const ConfigDraft& draft, ModelConfig& folder) {
   if (draft.is_given("model.residual_dropout")) folder.residual_dropout = given.residual_dropout;
 }
 
-/// What the folder says; what was given beside it must say the same.
+/// Takes what the folder says; what was given beside it must say the same.
 void take_folder(ConfigDraft& draft, const ModelConfig& folder) {
   Config from;
   from.model = folder;
@@ -116,7 +116,7 @@ void take_tokenizer(ConfigDraft& draft) {
     if (std::filesystem::exists(std::filesystem::path(c.model.path) / name, failed)) c.data.tokenizer = c.model.path;
 }
 
-/// Whether the model is that of a folder.
+/// True if the model is that of a folder.
 bool resolve_folder(ConfigDraft& draft) {
   ModelConfig& model = draft.config.model;
   if (model.path.empty() || !are_good(draft, {"model.path"})) return false;
@@ -149,7 +149,7 @@ void require_sizes(ConfigDraft& draft, const std::string& presets) {
   }
 }
 
-/// What its ids need; 1 where it cannot be used, which is reported.
+/// Vocabulary that the tokenizer's ids need; 1 where it cannot be used, which is reported.
 std::int64_t tokenizer_vocab(ConfigDraft& draft) {
   try {
     return open_tokenizer(draft.config.data.tokenizer)->vocab_size();

@@ -6,7 +6,7 @@ namespace zs {
 
 namespace {
 
-/// What the host updates is in its memory.
+/// Checks that what the host updates is in its memory.
 void check_update(ConfigDraft& draft) {
   const Config& c = draft.config;
   if (!are_good(draft, {"offload.update"}) || c.offload.update != "host") return;
@@ -28,7 +28,7 @@ void check_update(ConfigDraft& draft) {
 bool accumulates_gradients(const Config& config) {
   const Config::Shard& shard = config.shard;
   const std::string& strategy = shard.strategy;
-  if (shard.units == "plan") return true;  // where units may have strategies of their own
+  if (shard.units == "plan") return true;  // units may have strategies of their own
   if (config.train.deterministic) return strategy == "ddp" || strategy == "hsdp";
   return strategy == "zero1" || strategy == "nested" || (strategy != "zero2" && !shard.reduce_every_micro_batch);
 }

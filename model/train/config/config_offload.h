@@ -4,17 +4,17 @@
 
 namespace zs {
 
-/// Whether gradients may accumulate over micro-batches without being reduced to the masters': whole, or as the sums of
+/// True if gradients may accumulate over micro-batches without being reduced to the masters': whole, or as the sums of
 /// a cut that is finer than theirs or coarser.
 bool accumulates_gradients(const Config& config);
 
-/// SGD without momentum keeps none.
+/// True if the optimizer has moments: SGD without momentum keeps none.
 bool has_moments(const Config& config);
 
-/// Whether the host's processors have the optimizer's update (offload.update).
+/// True if the host's processors have this optimizer's update (offload.update).
 bool has_update_on_host(const std::string& optimizer);
 
-/// What the host is to keep must be there.
+/// Checks that what the host is to keep is there.
 void check_offload(ConfigDraft& draft);
 
 }  // namespace zs

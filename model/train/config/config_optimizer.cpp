@@ -124,7 +124,7 @@ std::unique_ptr<Optimizer> make_optimizer(Executor& executor, const Config& conf
   const Config::Train& train = config.train;
   const auto beta1 = static_cast<float>(train.beta1), beta2 = static_cast<float>(train.beta2),
              eps = static_cast<float>(train.eps), momentum = static_cast<float>(train.momentum);
-  const auto with_shared = [&](auto options) {  // what all of them have
+  const auto with_shared = [&](auto options) {  // adds the options that all of them have
     options.weight_decay = static_cast<float>(train.weight_decay);
     options.clip = static_cast<float>(train.clip);
     options.order_free = train.deterministic;

@@ -13,11 +13,11 @@ namespace zs {
 /// Error(config) where the text is no such entry.
 ParameterGroup parse_group(const std::string& text);
 
-/// Of the entries of train.groups.
+/// Patterns of the entries of train.groups.
 std::vector<std::string> group_patterns(const Config& config);
 
-/// What the optimizer's keys say together: which of them the chosen optimizer has no use for, and the default of
-/// train.weight_decay.
+/// Resolves what the optimizer's keys say together: which of them the chosen optimizer has no use for, and the default
+/// of train.weight_decay.
 void resolve_optimizer(ConfigDraft& draft);
 
 /// Collective. Error(config) where a group has none of the model's parameters.

@@ -26,7 +26,7 @@ DType dtype_of(const std::string& key, const std::string& value) {
   return value == "bf16" ? DType::bf16 : DType::f32;
 }
 
-/// As a run of its own would have it by default, with the run's groups.
+/// Scheme as a run of its own would have it by default, with the run's groups.
 SchemeOptions scheme_of(const std::string& key, const std::string& value, const Config& config) {
   for (std::string_view rest = kStrategies;;) {
     const std::size_t end = std::min(rest.find('|'), rest.size());
@@ -113,7 +113,7 @@ void check_entries(ConfigDraft& draft) {
     });
 }
 
-/// Without plan.apply nothing else of a plan has an effect.
+/// Refuses other keys of a plan, which have no effect without plan.apply.
 void refuse_the_rest(ConfigDraft& draft) {
   Config usual;
   for (const ConfigKey& key : config_keys()) {

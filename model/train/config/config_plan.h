@@ -9,10 +9,10 @@ namespace zs {
 /// (resolve).
 void resolve_plan(ConfigDraft& draft);
 
-/// Where shard.units is "plan".
+/// Plan that `plan.*` describes, where shard.units is "plan".
 Plan plan_of(const Config& config);
 
-/// Whether plan.strategy names one that has small groups.
+/// True if plan.strategy names one that has small groups.
 bool has_groups_by_plan(const Config& config);
 
 /// Error(config) where the plan's own strategies, or groups in between, do not go with so many ranks.

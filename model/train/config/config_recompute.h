@@ -8,20 +8,20 @@
 
 namespace zs {
 
-/// What train.recompute says of the blocks whose names match.
+/// Entry of train.recompute: the part that blocks whose names match recompute.
 struct RecomputeEntry {
   NamePattern pattern;
   std::string part;  ///< "none", "attention" or "block"
 };
 
-/// Whether the plan is to choose.
+/// True if the plan is to choose.
 bool is_recompute_auto(const std::vector<std::string>& entries);
 
 /// The first that matches a block counts; one that none matches is recomputed in no part. Error(config) where they are
 /// no such entries, or "auto".
 std::vector<RecomputeEntry> recompute_entries(const std::vector<std::string>& entries);
 
-/// Whether some blocks may be recomputed as a whole.
+/// True if some blocks may be recomputed as a whole.
 bool may_recompute_blocks(const std::vector<std::string>& entries);
 
 void check_recompute(ConfigDraft& draft);

@@ -180,7 +180,7 @@ bool is_file_or_folder(const fs::path& path) {
   return fs::exists(path, failed);
 }
 
-/// So that config.toml says which folders they were.
+/// Expands paths, so that config.toml says which folders they were.
 void expand_paths(ConfigDraft& draft) {
   Config& c = draft.config;
   const auto expand = [&](const char* key, std::string& path) {

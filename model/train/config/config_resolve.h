@@ -20,12 +20,12 @@ struct ConfigDraft {
   ConfigFor use = ConfigFor::training;
 
   bool is_given(const std::string& key) const { return given.count(key) != 0; }
-  /// Where `key` was given, or the source as a whole.
+  /// Place where `key` was given, or the source as a whole.
   std::string where(const std::string& key) const;
   void report(const std::string& key, std::string what, std::string what_to_do);
 };
 
-/// Whether none of them has a problem.
+/// True if none of the keys has a problem.
 bool are_good(const ConfigDraft& draft, std::initializer_list<const char*> keys);
 
 /// Fills in what follows from other keys (preset, vocabulary, name ...), then checks the keys against each other.

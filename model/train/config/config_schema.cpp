@@ -15,7 +15,7 @@ namespace {
 
 std::string number_text(double value) { return fmt::format("{}", value); }
 
-/// What the table of families says of a key.
+/// Documentation of a key, with what the table of families says of it.
 std::string doc_of(const ConfigKey& key) {
   std::string doc(key.doc), names;
   if (key.name == "model.family")

@@ -12,7 +12,7 @@
 
 namespace zs {
 
-/// Where a key's value lives in a Config; the alternative is the key's type.
+/// Slot where a key's value lives in a Config; the alternative is the key's type.
 using ConfigSlot = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*, Reshard*,
                                 Config::Duration*, std::vector<double>*, Config::Count*>;
 
@@ -32,7 +32,7 @@ struct ConfigKey {
   std::string_view name;  ///< "train.lr"
   ConfigSlot (*slot)(Config&);
   ConfigRange range;
-  /// "a|b|c"; empty: any text. An empty choice is spelled "" (model.preset). "a:NAME": any text behind "a:".
+  /// "a|b|c"; empty: any text. An empty choice is spelled "" (model.preset). "a:NAME": any text after "a:".
   std::string_view choices;
   std::string_view default_note;  ///< instead of a constant default; "required" makes the key mandatory
   std::string_view doc;
@@ -48,7 +48,7 @@ struct ConfigKey {
 /// All keys, in the order of the documentation.
 std::span<const ConfigKey> config_keys();
 const ConfigKey* find_config_key(std::string_view name);
-/// What a key that was called so before is called now.
+/// Present name of a key that was called so before.
 std::optional<std::string_view> renamed_config_key(std::string_view name);
 /// The key that `name` was most likely meant to be, or nothing when none is near.
 std::optional<std::string_view> nearest_config_key(std::string_view name);

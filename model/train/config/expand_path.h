@@ -4,9 +4,9 @@
 
 namespace zs {
 
-/// What a shell makes of `~`, `~user`, `$NAME` and `${NAME}` where a part of a path begins with them (`~`: the first
-/// part). Error(config), without a place, where there is no such user, or the variable is empty, or unset while nothing
-/// of that very name exists there.
+/// Expands, as a shell does, `~`, `~user`, `$NAME` and `${NAME}` where a part of a path begins with them (`~`: the
+/// first part). Error(config), without a place, where there is no such user, or the variable is empty, or unset while
+/// nothing of that very name exists there.
 std::string expand_path(const std::string& path);
 
 }  // namespace zs

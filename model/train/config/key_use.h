@@ -11,7 +11,7 @@ struct KeyUse {
   std::string_view command;            ///< "--evaluate"
   std::vector<std::string_view> read;  ///< names, and tables by their name and a dot; "" is every key; none: it has no
                                        ///< configuration
-  std::vector<std::string_view> unread = {};  ///< those of `read` that it does not, in the same way
+  std::vector<std::string_view> unread = {};  ///< exceptions from `read`, in the same way
 
   bool reads(std::string_view key) const;
 };

@@ -7,7 +7,7 @@
 namespace zs {
 namespace {
 
-/// Behind the string that begins at `at`.
+/// Place after the string that begins at `at`.
 std::size_t after_string(std::string_view text, std::size_t at) {
   const char quote = text[at];
   const bool has_escapes = quote == '"';

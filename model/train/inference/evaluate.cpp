@@ -20,17 +20,17 @@ namespace {
 
 using Batch = EvaluationBatches::Batch;
 
-/// What is evaluated: tokens that follow each other, or documents.
+/// Data that is evaluated: tokens that follow each other, or documents.
 struct EvaluationData {
   std::shared_ptr<const Corpus> corpus;
   std::int64_t first = 0, count = 0;
   std::optional<SampleSource> documents;
 
-  /// For EvaluationBatches.
+  /// Number of tokens, and below the digest, for EvaluationBatches.
   std::int64_t tokens() const { return documents ? documents->windows() * documents->sequence() + 1 : count; }
   std::string digest() const { return documents ? documents->digest() : digest_of(*corpus, first, count); }
   SampleBatch read(const Batch& batch) const;
-  /// Of the targets of a micro-batch.
+  /// Number of targets of a micro-batch that count.
   std::int64_t counted(const Batch& batch) const;
 };
 
@@ -127,7 +127,7 @@ class Evaluation {
     runtime.end_micro_batch();
     runtime.executor().compute_comm().all_gather(context().stream(), "losses", loss.buffer(), losses_.buffer());
   }
-  /// In the order of ranks. Waits for the device.
+  /// Losses in the order of ranks. Waits for the device.
   std::vector<float> losses() const { return losses_.to_host(); }
 
  private:
@@ -137,7 +137,7 @@ class Evaluation {
   Tensor losses_;  // (ranks)
 };
 
-/// What the device is planned for: each shape twice, since the second of equals finds other memory.
+/// Enqueues what the device is planned for: each shape twice, since the second of equals finds other memory.
 void enqueue_shapes(Session& session, const EvaluationBatches& batches, bool has_logits) {
   Evaluation evaluation(session);
   const auto use = has_logits ? Evaluation::UseLogits([](std::int64_t, const Tensor&) {}) : nullptr;
@@ -193,7 +193,7 @@ class LogitsFile {
   std::vector<float> rows_;
 };
 
-/// Of all targets, in the order of micro-batches, whoever computes them.
+/// Sum over all targets, in the order of micro-batches, whoever computes them.
 struct Sum {
   double loss = 0;
   std::int64_t targets = 0;
@@ -244,8 +244,8 @@ class Evaluator {
       evaluation_.enqueue(batch, std::move(samples), nullptr);
       return 0;
     }
-    std::optional<Error>
-        problem;  // the disk's: the other ranks are in the midst of a forward, and learn of it behind it
+    // The disk's problem: the other ranks are in the midst of a forward, and learn of it after that.
+    std::optional<Error> problem;
     evaluation_.enqueue(batch, std::move(samples), [&](std::int64_t first, const Tensor& logits) {
       try {
         if (is_counted && !problem) logits_.write(batch.first + first, logits);
@@ -267,7 +267,7 @@ class Evaluator {
   Sum sum_;
 };
 
-/// On one rank.
+/// Prints the result, on one rank.
 int print_result(const Inference& inference, const Sum& sum) {
   const double loss = sum.loss / static_cast<double>(sum.targets);
   print_to_stdout("loss {:.8f} perplexity {:.6g} tokens {}\n", loss, std::exp(loss), sum.targets);
@@ -300,7 +300,7 @@ std::vector<EvaluationBatches::Batch> EvaluationBatches::shapes() const {
   std::vector<Batch> shapes;
   if (full_ > 0) shapes.push_back(at(0));
   for (std::int64_t i = full_; i < count(); ++i) shapes.push_back(at(i));
-  shapes.emplace_back();  // of a rank that has none left
+  shapes.emplace_back();  // shape of a rank that has none left
   return shapes;
 }
 

@@ -8,7 +8,7 @@
 
 namespace zs {
 
-/// What `train --evaluate` is asked for.
+/// Request of `train --evaluate`.
 struct EvaluateRequest {
   std::vector<std::string> files;  ///< files, patterns, folders; none: the validation data
   std::string logits;              ///< a new file for them; empty: none
@@ -31,7 +31,7 @@ class EvaluationBatches {
   std::int64_t count() const { return full_ + (left_ > 0) + (rest_ > 0); }
   std::int64_t targets() const { return targets_; }
   Batch at(std::int64_t i) const;
-  /// One of each shape.
+  /// One batch of each shape.
   std::vector<Batch> shapes() const;
 
  private:
@@ -39,7 +39,7 @@ class EvaluationBatches {
   std::int64_t full_, left_, rest_;  // whole micro-batches; windows, and then inputs, that are left
 };
 
-/// Collective: the mean cross entropy of every token of the data but the first, each seen behind those of its window;
+/// Collective: the mean cross entropy of every token of the data but the first, each seen after those of its window;
 /// prints a line to stdout, on one rank, and writes the logits (targets, vocab) that are asked for. The exit code.
 int evaluate(Inference& inference, const EvaluateRequest& request);
 

@@ -17,8 +17,8 @@ Inference::Inference(World& world, const Config& config, const SavedModel& model
     : world_(world), watch_(world), config_(config), model_(model) {}
 
 void Inference::adapt_to_ranks() {
-  config_.train.global_batch =
-      config_.train.micro_batch * world_.size();  // no step is taken: any number of ranks will do
+  // No step is taken: any number of ranks will do.
+  config_.train.global_batch = config_.train.micro_batch * world_.size();
   try {
     check_ranks(config_, world_.size(), world_.hosts());
   } catch (const Error& error) {
@@ -45,7 +45,7 @@ void Inference::plan(const std::function<void(Session&)>& work) {
       if (is_first()) print_to_stderr("train: warning: {}\n", escaped(warning));
   if (!model_.weights.empty()) weights_ = open_run_weights(model_.weights, plan_);
   check_memory();
-  check_threads(share_.threads - 1 + kStreamRoles);  // those that the device will start
+  check_threads(share_.threads - 1 + kStreamRoles);  // threads that the device will start
 }
 
 /// One rank of each host speaks for all of them, or each for its own GPU.

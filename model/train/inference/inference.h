@@ -33,7 +33,8 @@ class Inference {
   /// request.
   int end(bool is_stopped) const;
 
-  /// Before the start: no sequence will have more tokens than so many. What is planned for, and kept, becomes less.
+  /// Limits the sequence before the start: none will have more tokens than so many. What is planned for, and kept,
+  /// becomes less.
   void limit_sequence(std::int64_t tokens) { config_.train.sequence = std::min(config_.train.sequence, tokens); }
 
   World& world() { return world_; }
@@ -57,7 +58,7 @@ class Inference {
   CpuShare share_;
   GpuRanks gpus_;
   TrainPlan plan_;
-  WeightImports weights_;  // of files, until they are in the shards
+  WeightImports weights_;  // weights of files, until they are in the shards
   std::unique_ptr<RankDevice> device_;
   std::unique_ptr<Session> session_;
 };

@@ -9,11 +9,11 @@
 
 namespace zs {
 
-/// What `train --sample` is asked for.
+/// Request of `train --sample`.
 struct SampleRequest {
   std::optional<std::string> prompt;     ///< text
   std::vector<std::int32_t> prompt_ids;  ///< in its place; empty: none
-  bool prints_ids = false;               ///< those that are drawn, "1,2,3", and no text
+  bool prints_ids = false;               ///< prints the ids that are drawn, "1,2,3", and no text
   std::int64_t tokens = 200;
   double temperature = 0.8, top_p = 1;
   std::int64_t top_k = 0;

@@ -77,7 +77,7 @@ class TokenWriter {
     head_.append(static_cast<const char*>(data), bytes);
     if (head_.size() >= FileHead::kBytes) begin(kLarge);
   }
-  /// Writes what has come so far, behind a header where there is to be one.
+  /// Writes what has come so far, after a header where there is to be one.
   void begin(std::int64_t file_bytes) {
     is_begun_ = true;
     has_header_ = is_wide_ || !is_recognized(file_bytes);

@@ -5,7 +5,7 @@
 
 namespace zs {
 
-/// What `train --tokenize` is asked for.
+/// Request of `train --tokenize`.
 struct TokenizeJob {
   std::string tokenizer;            // a folder
   std::vector<std::string> inputs;  // files, patterns, folders

@@ -7,13 +7,13 @@
 
 namespace zs {
 
-/// What the live line compares a step with: the rate, in GFLOP/s, at which all ranks together multiply matrices of 1024
-/// x 1024 of `dtype` now, the best of a few that they begin together. A tenth of a second's work; its memory is given
-/// back. Collective; blocks the host.
+/// Rate that the live line compares a step with: that, in GFLOP/s, at which all ranks together multiply matrices of
+/// 1024 x 1024 of `dtype` now, the best of a few that they begin together. A tenth of a second's work; its memory is
+/// given back. Collective; blocks the host.
 double product_rate_gflops(World& world, const DeviceOptions& options, DType dtype);
 
-/// How many GB a second all ranks together read and write while they copy 32 MiB each, the best of a few copies that
-/// they begin together. Collective; blocks the host; its memory is given back.
+/// Rate in GB a second at which all ranks together read and write while they copy 32 MiB each, the best of a few copies
+/// that they begin together. Collective; blocks the host; its memory is given back.
 double copy_rate_gb_s(World& world, const DeviceOptions& options);
 
 /// FLOPs of a training step for each token: 6 for each parameter (LanguageModel::working_parameter_count), and 6 x

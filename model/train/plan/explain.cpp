@@ -65,7 +65,7 @@ class ListCheck {
         phase_(phase),
         order_(runtime_.scheduler().order(Mode::train).units(phase)) {}
 
-  /// Of two units that are listed against the order in forward and in backward, one warning.
+  /// Adds one warning of two units that are listed against the order, in forward, in backward, or both.
   void check(ListWarnings& warnings) const {
     for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
       const auto& list = phase_ == Phase::forward ? plan_.units[unit].forward : plan_.units[unit].backward;
@@ -90,7 +90,7 @@ class ListCheck {
       if (at == order_.size()) {
         warnings.add(both, fmt::format("{}{} runs first ({} of {}, {} is {}), so it is listed for nothing", begin,
                                        target.name, before + 1, order_.size(), unit.name, from + 1));
-      } else if (at < last && target.hook != latest->hook) {  // what one hook opens has no order
+      } else if (at < last && target.hook != latest->hook) {  // units that one hook opens have no order
         warnings.add(both, fmt::format("{}it runs before {} ({} and {} of {}), which is gathered first", begin,
                                        latest->name, at + 1, last + 1, order_.size()));
       } else {
@@ -99,7 +99,7 @@ class ListCheck {
       }
     }
   }
-  /// Of the unit's first turn from there on; the end: it has none.
+  /// Position of the unit's first turn from there on; the end: it has none.
   std::size_t position(const ResolvedPlan::Unit& unit, std::size_t from) const {
     const auto begin = order_.begin() + static_cast<std::ptrdiff_t>(std::min(from, order_.size()));
     return static_cast<std::size_t>(std::find(begin, order_.end(), unit.module->owner_unit()) - order_.begin());
@@ -182,7 +182,7 @@ std::vector<std::string> different_keys(const Config& a, const Config& b) {
   return keys;
 }
 
-/// What a key says is how fast and where, and with train.deterministic no bit of the weights depends on it.
+/// True if the key says how fast and where, and, with train.deterministic, no bit of the weights depends on it.
 bool is_free(const std::string& key) {
   constexpr std::array kTables = {"shard.", "plan.", "offload.", "comm.", "watchdog.", "run.", "checkpoint."};
   constexpr std::array kBits = {"shard.compress_gather", "shard.compress_reduce", "plan.param", "plan.reduce",

@@ -14,7 +14,7 @@ class Session;
 /// are there already.
 void note_places(TrainPlan& plan, Session& session);
 
-/// What is wrong with the lists of what is gathered ahead, against the order in which the units of a session's first
+/// Warnings about the lists of what is gathered ahead, against the order in which the units of a session's first
 /// micro-batch ran: a line each. Error(config) where a unit, or what a list names, never runs.
 std::vector<std::string> list_warnings(Session& session);
 
@@ -25,9 +25,9 @@ std::string explain(const TrainPlan& plan, const Config& config, const std::stri
 struct PlannedRun {
   const TrainPlan& plan;
   const Config& config;
-  std::string name;  ///< of its file
+  std::string name;  ///< name of its file
 };
-/// What two configurations differ in: keys, units, bytes, gathers, schedule; and whether the bits stay the same.
+/// Differences of two configurations: keys, units, bytes, gathers, schedule; and whether the bits stay the same.
 std::string describe_difference(const PlannedRun& a, const PlannedRun& b);
 
 }  // namespace zs

@@ -13,7 +13,7 @@
 namespace zs {
 namespace {
 
-/// What a setting may do otherwise than the configuration.
+/// Keys that a setting may change.
 constexpr const char* kFitKeys[] = {
     "train.micro_batch", "train.sequence",      "train.recompute", "shard.strategy",      "offload.weights",
     "offload.gradients", "offload.accumulator", "offload.moments", "offload.activations", "offload.resident_units"};
@@ -73,7 +73,7 @@ class Search {
   }
 
  private:
-  /// Whose positions the model knows, and the data has samples for.
+  /// Sequence lengths whose positions the model knows, and the data has samples for.
   std::vector<std::int64_t> other_sequences() const {
     if (!request_.tokens) return {};
     constexpr std::int64_t kLeast = 16;
@@ -107,14 +107,14 @@ class Search {
       const TrainPlan plan = make_plan(demand.config, demand.plan);
       found->second = {plan.rank_bytes(), plan.step_peak_bytes,
                        largest_share(demand, plan.rank_bytes(), request_.budgets)};
-    } catch (const Error& error) {  // of a setting that does not go with the model
+    } catch (const Error& error) {  // thrown by a setting that does not go with the model
       if (settings_[setting].is_configured || error.code() != ExitCode::config) throw;
       found->second.share = std::numeric_limits<double>::infinity();
     }
     return found->second;
   }
 
-  /// Whether the row is to say for how many units the device keeps what the setting moves elsewhere: where it is not as
+  /// True if the row is to say for how many units the device keeps what the setting moves elsewhere: where it is not as
   /// configured what moves, or that number is "auto".
   bool chooses_units(const Config& config) const {
     const Config::Offload &now = config.offload, &set = configured_.offload;
@@ -123,7 +123,7 @@ class Search {
                                               std::tie(set.weights, set.gradients, set.accumulator, set.moments));
   }
 
-  /// As many of them as fit.
+  /// Row of a setting; where it chooses units, with as many of them on the device as fit.
   FitRow row_of(std::size_t setting, std::int64_t sequence, std::int64_t size) {
     const Planned& plan = planned(setting, sequence, size);
     FitRow row{demand_of(setting, sequence, size), plan.bytes, plan.peak_bytes, plan.share};

@@ -1,4 +1,4 @@
-// What was found as text: the table, and the file of the chosen setting.
+// Text of what was found: the table, and the file of the chosen setting.
 
 #include <fmt/format.h>
 

@@ -8,7 +8,7 @@
 namespace zs {
 namespace {
 
-/// Whether a file with this configuration would be read, and the ranks can share the work so.
+/// True if a file with this configuration would be read, and the ranks can share the work so.
 bool is_allowed(const Config& config, int ranks) {
   try {
     check_ranks(parse_config(to_toml(config), config.name + ".toml"), ranks);
@@ -22,10 +22,10 @@ void add_new(std::vector<Config>& configs, Config config) {
   if (std::find(configs.begin(), configs.end(), config) == configs.end()) configs.push_back(std::move(config));
 }
 
-/// Whether what the host keeps is not a part of the memory that is short.
+/// True if what the host keeps is not a part of the memory that is short.
 bool has_own_memory(const MemoryDemand& demand) { return demand.gpus > 0 || demand.config.offload.device_mib > 0; }
 
-/// As the configuration of a run would have it by default.
+/// Sets a strategy as the configuration of a run would have it by default.
 void set_strategy(Config::Shard& shard, const std::string& name) {
   const Strategy strategy = strategy_of(name);
   shard.strategy = name;
@@ -51,15 +51,15 @@ std::vector<Config> strategies(const Config& from, int ranks) {
   return configs;
 }
 
-/// Whether a strategy allows all that is kept elsewhere.
+/// True if a strategy allows all that is kept elsewhere.
 bool is_possible(const Config& config, int ranks) {
   const std::vector<Config> all = strategies(config, ranks);
   return std::any_of(all.begin(), all.end(),
                      [&](const Config& one) { return one.offload == config.offload && is_allowed(one, ranks); });
 }
 
-/// Nothing, then the moments, the masters, the gradients and what accumulates of them kept by the host; then moments
-/// and masters on a disk, where the configuration names one.
+/// Residences: nothing, then the moments, the masters, the gradients and what accumulates of them kept by the host;
+/// then moments and masters on a disk, where the configuration names one.
 std::vector<Config> residences(const MemoryDemand& demand) {
   std::vector<Config> configs;
   const Config::Offload& set = demand.config.offload;
@@ -94,7 +94,7 @@ std::vector<Config> residences(const MemoryDemand& demand) {
   return configs;
 }
 
-/// Of blocks that are recomputed as a whole the host may keep the inputs.
+/// Settings of recomputation; of blocks that are recomputed as a whole the host may keep the inputs.
 std::vector<Config> recomputations(const Config& from, bool may_offload) {
   using Entries = std::vector<std::string>;
   std::vector<Entries> all = {{"none"}, {"attention"}, {"block"}};

@@ -6,7 +6,7 @@
 
 namespace zs {
 
-/// What a run may do to need less memory, whatever its micro-batch and sequence length are.
+/// Setting by which a run may need less memory, whatever its micro-batch and sequence length are.
 struct FitSetting {
   Config config;
   bool is_configured = false;

@@ -12,12 +12,13 @@
 #include "model/train/plan/plan.h"
 #include "runtime/device/cpu_topology.h"
 
-/// Which GPU each rank of a run computes on, and what connects them, as its configuration says.
+/// GPUs of a run's ranks: on which each computes, and what connects them, as its configuration says.
 namespace zs {
 
-/// What a configuration says of them.
+/// Options that a configuration has for GPUs.
 GpuOptions gpu_options_of(const Config::Cuda& cuda);
-/// The same as of GpuOptions; Error(config) where it wants graphs of steps and ranks are staged.
+/// Chooses the transport by GpuOptions' rules; Error(config) where the configuration wants graphs of steps and ranks
+/// are staged.
 GpuRanks choose_gpu_transport(std::span<const RankGpu> ranks, const Config::Cuda& wanted);
 
 /// Collective, before anything is allocated: 0, or the exit code of all ranks, of which one prints why. Where the
@@ -30,7 +31,7 @@ int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& f
 PlanOptions on_gpus(PlanOptions plan, const Config& config, const GpuRanks& gpus);
 /// A demand for the hosts' memory as one for that of GPUs.
 MemoryDemand on_gpus(MemoryDemand demand, const GpuRanks& gpus);
-/// For people: "nccl, started over shm".
+/// Description for people: "nccl, started over shm".
 std::string describe_transport(const World& base, const GpuRanks& gpus);
 
 /// The device of this rank, as the plan has it, which it is made with: the plan outlives them.
@@ -40,8 +41,8 @@ NcclOptions nccl_options(const Config& config);
 /// Gives them memory that is registered, where NCCL is the transport, has it, and `cuda.register` asks for it: for
 /// DeviceOptions::memory.
 void register_memory(NcclOptions& nccl, const Config& config, Transport transport);
-/// For people, once there are communicators: "nccl: 1.2 GiB registered with 3 communicators"; nothing where nobody asks
-/// for that.
+/// Description for people, once there are communicators: "nccl: 1.2 GiB registered with 3 communicators"; nothing where
+/// nobody asks for that.
 std::string describe_registration(const World& world, const Config& config);
 
 }  // namespace zs

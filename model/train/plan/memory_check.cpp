@@ -30,7 +30,7 @@ Changes recomputations(const MemoryDemand& demand) {
   using Entries = std::vector<std::string>;
   const Entries& set = demand.config.train.recompute;
   for (const char* part : {"attention", "block"}) {
-    // What patterns say may save more already than all attention would.
+    // Patterns may save more already than all attention would.
     if (set == Entries{"block"} || (set != Entries{"none"} && std::string(part) == "attention")) continue;
     changes.push_back(change(demand, fmt::format("set train.recompute={}", part)));
     changes.back().demand.config.train.recompute = {part};
@@ -64,7 +64,7 @@ Changes loss_chunks(const MemoryDemand& demand) {
   return changes;
 }
 
-/// Where blocks share units.
+/// Changes of the size of units, where blocks share them.
 Changes unit_sizes(const MemoryDemand& demand) {
   Changes changes;
   if (demand.config.shard.units != "block") return changes;
@@ -103,7 +103,7 @@ Changes reshardings(const MemoryDemand& demand) {
 
 constexpr const char* kSomeDisk = "disk:FOLDER";
 
-/// Whether a role that is kept at `place` may be kept at `to` instead: back on the device, or further away. Without a
+/// True if a role that is kept at `place` may be kept at `to` instead: back on the device, or further away. Without a
 /// folder that the configuration names, a disk is for what the host keeps already.
 bool may_move(const std::string& place, const std::string& to) {
   if (to == "device") return place != to;
@@ -111,8 +111,8 @@ bool may_move(const std::string& place, const std::string& to) {
   return place == "host" || (place == "device" && to != kSomeDisk);
 }
 
-/// What else than the device can keep, or give back: one thing, or more. Other memory than the machine's own has to be
-/// short for the host to help.
+/// Changes that let something else than the device keep, or give back: one thing, or more. Other memory than the
+/// machine's own has to be short for the host to help.
 Changes residences(const MemoryDemand& demand, const std::string& to) {
   const Config& config = demand.config;
   const Config::Offload& offload = config.offload;
@@ -181,7 +181,7 @@ Changes to_disk(const MemoryDemand& demand) {
   return residences(demand, Config::Offload::disk_of(offload.moments).empty() ? offload.weights : offload.moments);
 }
 
-/// And leaves no micro-batch empty.
+/// True if so many ranks can share the work, and no micro-batch is left empty.
 bool is_possible(const MemoryDemand& demand, int ranks) {
   try {
     check_ranks(demand.config, ranks);
@@ -207,7 +207,8 @@ std::string start(const MemoryDemand& demand, int ranks) {
                      : fmt::format("set comm.ranks={}", ranks);
 }
 
-/// Of one host, whose ranks share its memory: what is sharded stays the same, the rest is there once a rank.
+/// Changes to fewer ranks on one host, which share its memory: what is sharded stays the same, the rest is there once a
+/// rank.
 Changes fewer_ranks(const MemoryDemand& demand) {
   Changes changes;
   if (demand.plan.ranks != demand.local_ranks) return changes;
@@ -223,8 +224,8 @@ constexpr int kMostTimes = 16;
 
 Changes more_ranks(const MemoryDemand& demand) {
   Changes changes;
-  const bool are_threads =
-      demand.plan.transport == Transport::local && demand.gpus == 0;  // one rank on a GPU has no transport either
+  // One rank on a GPU has no transport either.
+  const bool are_threads = demand.plan.transport == Transport::local && demand.gpus == 0;
   if (demand.plan.ranks != demand.local_ranks || are_threads) return changes;
   const int most = demand.gpus > 0 ? demand.gpus : demand.plan.ranks * kMostTimes;
   for (int ranks = demand.plan.ranks + 1; ranks <= most; ++ranks) {

@@ -13,8 +13,8 @@ namespace zs {
 struct MemoryChange {
   MemoryDemand demand;
   std::string text;
-  std::int64_t rank_bytes = 0;  ///< of the device
-  std::int64_t host_bytes = 0;  ///< of the host, beside it
+  std::int64_t rank_bytes = 0;  ///< bytes of the device
+  std::int64_t host_bytes = 0;  ///< bytes of the host, beside it
   RankBytes::OnDisk disk_bytes = {};
 
   RankBytes bytes() const { return {rank_bytes, host_bytes, disk_bytes}; }

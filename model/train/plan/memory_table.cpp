@@ -87,7 +87,7 @@ std::pair<std::string, int> series_of(const std::string& owner) {
 
 struct Row {
   std::int64_t count = 0, at_peak = 0;
-  int first = -1, last = -1;  // of the owners' series
+  int first = -1, last = -1;  // numbers in the owners' series
 };
 
 std::string owners(const std::string& series, const Row& row) {
@@ -126,8 +126,8 @@ std::int64_t live_bytes_at(std::span<const PlannedBuffer> buffers, std::int64_t 
 }
 
 std::string describe_grouped(std::span<const PlannedBuffer> buffers, std::span<const TraceEntry> step) {
-  using Key =
-      std::tuple<std::string, std::string, std::string, std::int64_t>;  // label, owners' series, first op, bytes
+  // Key of a row: label, owners' series, first op, bytes.
+  using Key = std::tuple<std::string, std::string, std::string, std::int64_t>;
   std::map<Key, Row> rows;
   const std::int64_t peak = peak_moment(buffers);
   for (const PlannedBuffer& buffer : buffers) {
@@ -154,7 +154,7 @@ std::string describe_grouped(std::span<const PlannedBuffer> buffers, std::span<c
 }
 
 std::string describe_all(std::span<const PlannedBuffer> buffers, std::span<const TraceEntry> step) {
-  std::vector<std::int64_t> numbers(step.size());  // of the ops, from 1
+  std::vector<std::int64_t> numbers(step.size());  // numbers of the ops, from 1
   std::int64_t ops = 0;
   for (std::size_t i = 0; i < step.size(); ++i) numbers[i] = step[i].kind == TraceEntry::Kind::op ? ++ops : ops;
   const auto use = [&](std::int64_t moment) {

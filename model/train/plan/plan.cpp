@@ -47,7 +47,7 @@ std::string describe_units(const TrainPlan& plan) {
   return text + fmt::format("{:<{}}{:>8}{:>14}\n", "all", width, "", elements);
 }
 
-/// Which units are read where their shards lie.
+/// Description of the units that are read where their shards lie.
 std::string describe_zero_copy(const TrainPlan& plan) {
   std::vector<std::string> names;
   for (const TrainPlan::Unit& unit : plan.units) {
@@ -60,7 +60,8 @@ std::string describe_zero_copy(const TrainPlan& plan) {
                      format_bytes(plan.shared_bytes));
 }
 
-/// Where parameters are cut one by one: each with its dim, and what the first rank has of it, which is the most.
+/// Table of parameters that are cut one by one: each with its dim, and what the first rank has of it, which is the
+/// most.
 std::string describe_parameters(const TrainPlan& plan) {
   std::string text =
       fmt::format("\nevery parameter\n  {:<40}{:>20}{:>8}{:>16}\n", "name", "shape", "dim", "elements a rank");
@@ -96,7 +97,7 @@ std::string describe_pinned(const TrainPlan& plan) {
   }
   const std::int64_t windows = plan.pinned_bytes - others;
   if (!plan.disk_bytes.empty()) line("disk_window", windows);
-  if (plan.host_by_kind.contains("scalars") && windows > 0) line("param_window", windows);  // of updates by the host
+  if (plan.host_by_kind.contains("scalars") && windows > 0) line("param_window", windows);  // for updates by the host
   line("from the system", plan.pinned_bytes);
   return text;
 }
@@ -134,11 +135,11 @@ std::string describe_schedule(const TrainPlan& plan) {
   return text;
 }
 
-/// Of the compute stream: losses, norms and the like come to the host through it.
+/// Staging of the compute stream: losses, norms and the like come to the host through it.
 constexpr std::int64_t kLeastStaging = std::int64_t{1} << 20;
 
-/// What the host says in a step, inputs and targets above all, so that it need not wait for the GPU within one; and
-/// room for weights to go up by the piece.
+/// Bytes that the host uploads in a step, inputs and targets above all, so that it need not wait for the GPU within
+/// one; and room for weights to go up by the piece.
 std::int64_t upload_bytes(const Config& config, int ranks) {
   constexpr std::int64_t kLeast = std::int64_t{1} << 20, kMost = std::int64_t{64} << 20;
   const std::int64_t samples = micro_batches_a_rank(config, ranks) * config.train.micro_batch;
@@ -171,7 +172,7 @@ class MetaRun {
   void step(std::int64_t number) { session_->enqueue_step(number, 0, read_, false); }
   /// Makes the updates that are left for the next step, as a checkpoint behind a step does.
   void settle() { session_->runtime().executor().due_updates().settle(); }
-  /// What a run does beside its steps.
+  /// Does the work of a run beside its steps.
   void rest() {
     const Config& config = session_->config();
     if (config.run.validate_every > 0) session_->enqueue_validation(read_, validation_windows_);
@@ -197,7 +198,7 @@ class MetaRun {
 /// one did does what that did, unless that was the first, which has nothing to add its gradients to.
 class Repetition {
  public:
-  /// Whether the micro-batch that begins in this layout may stand for all that follow.
+  /// True if the micro-batch that begins in this layout may stand for all that follow.
   bool has_begun(std::uint64_t layout) {
     if (std::exchange(is_first_, false)) return false;
     const bool is_known = std::find(layouts_.begin(), layouts_.end(), layout) != layouts_.end();
@@ -206,8 +207,7 @@ class Repetition {
   }
 
  private:
-  static constexpr std::int64_t kMost =
-      12;  // small blocks may wander for longer; measured, that is worth a thousandth of the memory
+  static constexpr std::int64_t kMost = 12;  // small blocks wander for longer, for a thousandth of the memory
   bool is_first_ = true;
   std::vector<std::uint64_t> layouts_;
 };
@@ -252,7 +252,7 @@ void run_by_plan(const Config& config, const Work& work) try {
               "hook's runs");
 }
 
-/// What a whole run has taken from the system.
+/// Takes the bytes that a whole run has taken from the system.
 void take_reserved(TrainPlan& plan, MetaRun& run) {
   plan.peak_bytes = run.device().memory().peak_bytes();
   plan.reserved_bytes = run.device().memory().reserved_bytes();
@@ -267,7 +267,7 @@ void take_reserved(TrainPlan& plan, MetaRun& run) {
   note_places(plan, run.session());
 }
 
-/// Of a run on ranks with this transport; the meta world's own is none.
+/// Configuration for a run on ranks with this transport; the meta world's own is none.
 Config with_unit_mib(Config config, const PlanOptions& options) {
   config.shard.unit_mib = unit_mib(config, options.transport, options.ranks);
   return config;

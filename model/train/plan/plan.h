@@ -17,7 +17,7 @@ namespace zs {
 
 class Session;
 
-/// What a rank takes from the system.
+/// Bytes that a rank takes from the system.
 struct RankBytes {
   using OnDisk = std::map<std::string, std::int64_t>;  ///< the bytes of a file in each folder
   RankBytes(std::int64_t of_device = 0, std::int64_t of_host = 0, OnDisk on_disk = {})
@@ -26,7 +26,7 @@ struct RankBytes {
   OnDisk disk;
 };
 
-/// What a run will do, read off the meta device: nothing is allocated or computed.
+/// Plan of what a run will do, read off the meta device: nothing is allocated or computed.
 struct TrainPlan {
   struct Unit {
     std::string name;
@@ -34,7 +34,7 @@ struct TrainPlan {
     bool is_zero_copy = false;
     MixedPrecisionPolicy precision = {};
     std::string scheme = {};            ///< its strategy's name
-    std::vector<std::string> why = {};  ///< which keys and patterns made it what it is
+    std::vector<std::string> why = {};  ///< keys and patterns that made it what it is
     bool is_frozen = false;
   };
   std::vector<Unit> units;
@@ -45,34 +45,34 @@ struct TrainPlan {
     bool is_unit = false;
   };
   std::vector<Place> places;
-  std::vector<std::string> lists;     ///< what is gathered ahead of which, where `plan.*` says it
-  std::vector<std::string> warnings;  ///< what of that does not go with the order in which units ran
+  std::vector<std::string> lists;     ///< lists of what is gathered ahead of which, where `plan.*` says it
+  std::vector<std::string> warnings;  ///< parts of these that do not go with the order in which units ran
   std::vector<Action> micro_batch;    ///< the actions of the last micro-batch of a steady step
-  std::vector<std::size_t> moments;   ///< how much of `trace` was before each of them
+  std::vector<std::size_t> moments;   ///< length of `trace` before each of them
   ExecOrder train_order, eval_order;
   std::int64_t persistent_bytes = 0;  ///< counted on this rank between steps
   std::int64_t step_peak_bytes = 0;   ///< counted within a step: what metrics call peak_bytes
   std::int64_t peak_bytes = 0;  ///< the largest of a step's, a validation's and the end's (weights saved, text sampled)
-  std::int64_t reserved_bytes =
-      0;  ///< taken from the system for it, at once: a device's slab, and its part of shared memory
-  std::int64_t shared_bytes = 0;                ///< of those, in memory that the ranks of a host share
+  /// Bytes taken from the system for it, at once: a device's slab, and its part of shared memory.
+  std::int64_t reserved_bytes = 0;
+  std::int64_t shared_bytes = 0;                ///< part of these in memory that the ranks of a host share
   std::map<std::string, std::int64_t> at_peak;  ///< live bytes by kind when a step is at its peak
-  std::vector<PlannedBuffer> buffers;           ///< of the second step; moments are indices into `trace`
-  std::vector<TraceEntry> trace;                ///< of the second step
+  std::vector<PlannedBuffer> buffers;           ///< buffers of the second step; moments are indices into `trace`
+  std::vector<TraceEntry> trace;                ///< trace of the second step
   ShardGroups::Sent sent;        ///< by this rank, in those micro-batches of the second step that `trace` has
-  ScratchBytes scratch_bytes{};  ///< of each stream
-  std::int64_t pinned_bytes =
-      0;  ///< of the host, page-locked at once where there is a GPU: for uploads, and for streams
-  std::int64_t upload_bytes = 0;                     ///< of those, for uploads
-  std::map<std::string, std::int64_t> host_by_kind;  ///< of those, what the host keeps between steps
+  ScratchBytes scratch_bytes{};  ///< scratch of each stream
+  /// Bytes of the host, page-locked at once where there is a GPU: for uploads, and for streams.
+  std::int64_t pinned_bytes = 0;
+  std::int64_t upload_bytes = 0;                     ///< part of these for uploads
+  std::map<std::string, std::int64_t> host_by_kind;  ///< part of these that the host keeps between steps
   std::int64_t host_bytes = 0;                       ///< all that is counted there in a step
-  RankBytes::OnDisk disk_bytes;                      ///< what a disk keeps (offload.*)
-  ScratchBytes
-      staging_bytes{};  ///< of those, for each stream: what ranks without NCCL exchange, what the host looks at
+  RankBytes::OnDisk disk_bytes;                      ///< bytes that a disk keeps (offload.*)
+  /// Part of these for each stream: what ranks without NCCL exchange, what the host looks at.
+  ScratchBytes staging_bytes{};
   DeviceKind device = DeviceKind::cpu;
 
   RankBytes rank_bytes() const { return {reserved_bytes, pinned_bytes, disk_bytes}; }
-  /// A device whose memory is allocated at once, and is enough for a run by this plan; page-locked memory that
+  /// A device whose memory is allocated at once, and is enough for a run by this plan; pinned memory that
   /// `options` asks for is there beside it. `make`: what stands for Device::create in tests.
   using MakeDevice = std::function<std::unique_ptr<Device>(DeviceKind, const DeviceOptions&)>;
   std::unique_ptr<Device> create_device(DeviceOptions options, const MakeDevice& make = Device::create) const;
@@ -82,22 +82,22 @@ struct TrainPlan {
   void apply_order(ShardedRuntime& runtime) const;
 };
 
-/// Whose plan it is, and how much of it.
+/// Options of a plan: whose it is, and how much of it.
 struct PlanOptions {
   int rank = 0, ranks = 1;
-  int threads = 1;                      ///< of the compute stream: kernels may need scratch for each
+  int threads = 1;                      ///< team of the compute stream: kernels may need scratch for each
   DeviceKind device = DeviceKind::cpu;  ///< whose kernels need scratch of their own
   Transport transport = Transport::local;
-  std::vector<int> hosts = {};  ///< of each rank; none: one for all
+  std::vector<int> hosts = {};  ///< host of each rank; none: one for all
   bool sums_in_rank_order = false;
-  bool cudnn_attention = false;  ///< of the device: the working memory of its kernels
-  /// Else the trace of a step leaves out the micro-batches that find the memory as the one before did, but for the
-  /// last: they would do the same. The bytes are the same.
+  bool cudnn_attention = false;  ///< the device has cuDNN's attention: the working memory of its kernels
+  /// Keeps every micro-batch. Else the trace of a step leaves out the micro-batches that find the memory as the one
+  /// before did, but for the last: they would do the same. The bytes are the same.
   bool has_every_micro_batch = false;
   std::int64_t validation_windows = std::numeric_limits<std::int64_t>::max();  ///< a validation reads no more
 };
 
-/// Of this rank of this world.
+/// Options for this rank of this world.
 PlanOptions plan_options(const World& world, int threads);
 
 /// A validation over so many windows reads none of them twice: the last batch may be a part of one.
@@ -108,7 +108,7 @@ inline TrainPlan make_plan(const Config& config, int rank, int ranks) {
   return make_plan(config, {.rank = rank, .ranks = ranks});
 }
 
-/// What a session without an optimizer takes that does this work, which goes through every micro-batch that a run may
+/// Plan of a session without an optimizer that does this work, which goes through every micro-batch that a run may
 /// have: from it a device is made, and a session's order. It has no steps.
 TrainPlan make_inference_plan(const Config& config, const PlanOptions& options,
                               const std::function<void(Session&)>& work);

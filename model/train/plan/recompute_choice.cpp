@@ -70,7 +70,7 @@ RecomputeSet choose_recompute(const MemoryDemand& demand, const std::vector<Memo
   const std::int64_t blocks = demand.config.model.layers;
   const TrainPlan none = planned(demand, {});
   if (exceeded(demand, none.rank_bytes(), budgets) == nullptr) return {};
-  // What a set saves is no sum of what its blocks do: where buffers find room depends on all of them.
+  // Savings of a set are no sum over its blocks: where buffers find room depends on all of them.
   for (const RecomputeSet& set : sets_by_cost(blocks, recompute_cost(none, demand.config)))
     if (fits(demand, set, budgets)) return set;
   return {.whole = blocks};

@@ -8,13 +8,13 @@
 
 namespace zs {
 
-/// Which blocks backward computes again: of the first, all; of those behind them, what attention makes. The first ones'
+/// Blocks that backward computes again: of the first, all; of those after them, what attention makes. The first ones'
 /// activations are kept the longest: they are all there when a step needs most, whichever block is at work then.
 struct RecomputeSet {
   std::int64_t whole = 0, attention = 0;
   auto operator<=>(const RecomputeSet&) const = default;
 
-  /// As train.recompute says it of a model of so many blocks.
+  /// Entries of train.recompute that say this for a model of so many blocks.
   std::vector<std::string> entries(std::int64_t blocks) const;
 };
 
@@ -22,7 +22,7 @@ struct RecomputeSet {
 /// of all blocks. Of a model of more than 12 blocks the sets are those of a twelfth of them each.
 RecomputeSet choose_recompute(const MemoryDemand& demand, const std::vector<MemoryBudget>& budgets);
 
-/// Whether the run fits with this set.
+/// True if the run fits with this set.
 bool fits(const MemoryDemand& demand, const RecomputeSet& set, const std::vector<MemoryBudget>& budgets);
 
 /// FLOPs of a token that the parts of one block take once more, by the sizes of its matrices.

@@ -6,10 +6,10 @@
 
 namespace zs {
 
-/// Of offload.resident_units: more than a model has.
+/// Bound of offload.resident_units: more than a model has.
 constexpr std::int64_t kMostResidentUnits = 1 << 20;
 
-/// For how many of the first units the device keeps what the host keeps of the others (offload.resident_units): as many
+/// Number of first units for which the device keeps what the host keeps of the others (offload.resident_units): as many
 /// as there are, and at most `most`, with which the run fits, found by planning it; 0 where none does.
 std::int64_t choose_resident_units(const MemoryDemand& demand, const std::vector<MemoryBudget>& budgets,
                                    std::int64_t most = kMostResidentUnits);

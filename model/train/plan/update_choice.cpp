@@ -16,7 +16,7 @@ namespace {
 constexpr std::int64_t kElems = std::int64_t{4} << 20;
 constexpr int kRounds = 3;
 
-/// In ns, of the fastest run.
+/// Time of the fastest run, in ns.
 template <class Body>
 double best_ns(const Body& body) {
   using Clock = std::chrono::steady_clock;
@@ -29,7 +29,7 @@ double best_ns(const Body& body) {
   return best;
 }
 
-/// Of AdamW for each byte that it reads or writes.
+/// Time of AdamW for each byte that it reads or writes.
 double host_ns_per_byte(int threads) {
   std::vector<float> memory(static_cast<std::size_t>(4 * kElems), 0.5f);
   const auto part = [&](std::int64_t i) {

@@ -12,11 +12,11 @@
 
 namespace zs {
 
-/// Which steps are looked at, and what becomes of them.
+/// Request to look at steps: which ones, and what becomes of them.
 struct ExplainRequest {
   static constexpr std::int64_t kDefaultSteps = 10, kDefaultTracedSteps = 3, kMostSteps = 10000;
   std::int64_t steps = 0;  ///< 0: none; those after the first, which is slow in other ways
-  bool prints = false;     ///< where their time went
+  bool prints = false;     ///< prints where their time went
   std::string trace;       ///< a file for them in the Trace Event Format; empty: none
   bool is_wanted() const { return steps > 0; }
 };
@@ -27,17 +27,17 @@ class StepExplainer {
   /// Error(cannot_create) where the trace cannot be written, or would replace what is no trace, or one of `reads`.
   explicit StepExplainer(ExplainRequest request, std::vector<std::string> reads = {});
 
-  /// Before the first step. `sequence`: as StepParts has it.
+  /// Starts before the first step. `sequence`: as StepParts has it.
   void start(Device& device, const StepCeilings& ceilings, std::int64_t sequence);
   void begin_step(std::int64_t step);
   /// The step is done, and its device idle.
   void end_step();
-  /// It was dropped.
+  /// The step was dropped.
   void drop_step();
   /// Calls `read`, and notes its time as reading samples.
   void timed_read(const std::function<void()>& read);
   bool has_all() const { return seen_ >= 1 + request_.steps; }
-  /// What is to be printed of the steps so far, once; writes their trace. Throws Error(io).
+  /// Text to be printed about the steps so far, once; writes their trace. Throws Error(io).
   std::string finish(int rank);
 
  private:

@@ -33,13 +33,13 @@ bool begins_with_any(std::string_view name, std::initializer_list<std::string_vi
   return std::any_of(begins.begin(), begins.end(), [&](std::string_view begin) { return name.starts_with(begin); });
 }
 
-/// Of a communicator: "all_reduce(status)".
+/// True for an operation of a communicator: "all_reduce(status)".
 bool is_exchange(std::string_view name) {
   return begins_with_any(name,
                          {"all_gather(", "reduce_scatter(", "all_reduce(", "broadcast(", "all_to_all(", "barrier("});
 }
 
-/// In order, and apart from each other.
+/// Intervals in order, and apart from each other.
 using Intervals = std::vector<Interval>;
 
 Intervals united(Intervals all) {

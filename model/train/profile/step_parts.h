@@ -9,7 +9,7 @@
 
 namespace zs {
 
-/// What the compute stream did at a moment of a step, or why it did nothing.
+/// Part of a step: what the compute stream did at a moment of it, or why it did nothing.
 enum class StepPart : std::uint8_t {
   products,
   attention,
@@ -30,13 +30,13 @@ struct StepCeilings {
   double gflops = 0, copy_gb_s = 0;
 };
 
-/// Where the time of some steps went: every moment is in one part, so that the parts add up to the steps.
+/// Parts of some steps' time: every moment is in one part, so that the parts add up to the steps.
 class StepParts {
  public:
   struct Part {
-    double ms = 0;     ///< of all steps
-    double flops = 0;  ///< of products and attention, where the ops' buffers tell
-    double bytes = 0;  ///< that ops declare to read and write
+    double ms = 0;     ///< time in all steps
+    double flops = 0;  ///< FLOPs of products and attention, where the ops' buffers tell
+    double bytes = 0;  ///< bytes that ops declare to read and write
   };
 
   /// `sequence`: tokens of a sample; 0: attention's FLOPs are not known.
@@ -46,7 +46,7 @@ class StepParts {
   int steps() const { return steps_; }
   const Part& of(StepPart part) const { return parts_[static_cast<std::size_t>(part)]; }
   double step_ms() const { return steps_ == 0 ? 0 : all_ms_ / steps_; }
-  /// Of gathers and reductions, a step: what ran beside compute's own ops.
+  /// Time a step of gathers and, below, of reductions, as far as they ran beside compute's own ops.
   double hidden_gathers_ms() const { return steps_ == 0 ? 0 : hidden_gathers_ms_ / steps_; }
   double hidden_reductions_ms() const { return steps_ == 0 ? 0 : hidden_reductions_ms_ / steps_; }
 
@@ -64,7 +64,7 @@ class StepParts {
   std::array<Part, kStepParts> parts_ = {};
 };
 
-/// Of an op on the compute stream.
+/// Part that an op on the compute stream belongs to.
 StepPart part_of(const OpTime& op);
 
 }  // namespace zs

@@ -8,13 +8,13 @@
 
 namespace zs {
 
-/// Of std::chrono::steady_clock.
+/// Interval of std::chrono::steady_clock.
 struct Interval {
   std::int64_t begin_ns = 0, end_ns = 0;
   double ms() const { return static_cast<double>(end_ns - begin_ns) * 1e-6; }
 };
 
-/// What one rank did in a step: the host from its begin until it had the result, and each stream in its order.
+/// Times of one rank in a step: the host from its begin until it had the result, and each stream in its order.
 struct StepTimes {
   std::int64_t step = 0;
   Interval span = {};

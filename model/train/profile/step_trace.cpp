@@ -95,7 +95,8 @@ class TraceEvents {
     idle_until(step.span.end_ns);
   }
 
-  /// From the slice that the record comes after to the wait; where the record was before the step, there is none.
+  /// Draws an arrow from the slice that the record comes after to the wait; where the record was before the step, there
+  /// is none.
   void arrow(const StepTimes& step, const OpTime& wait, int thread) {
     for (int role = 0; role < kStreamRoles; ++role) {
       const auto& records = step.records[static_cast<std::size_t>(role)];

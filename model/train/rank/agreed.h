@@ -31,7 +31,7 @@ int agreed(World& world, const Body& body, const std::string& program = "train")
 
 /// Collective: what only the first rank has, on every rank, however long.
 inline std::string from_first(World& world, const std::string& text) {
-  constexpr std::size_t kMessageBytes = 1000;  // what World::agree carries
+  constexpr std::size_t kMessageBytes = 1000;  // bytes that World::agree carries
   std::string whole;
   for (;;) {
     const std::string part =

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What the system says when there is no more room.
+/// Errors of the system when there is no more room.
 constexpr std::array kNoRoom = {ENOSPC, EDQUOT, EFBIG};
 
 std::string nearest_folder(const std::string& folder) {
@@ -30,7 +30,7 @@ std::string nearest_folder(const std::string& folder) {
   return at.string();
 }
 
-/// Nothing where the system does not say.
+/// Free bytes; nothing where the system does not say.
 std::optional<std::int64_t> free_bytes(const std::string& folder) {
   struct statvfs status {};
   if (::statvfs(folder.c_str(), &status) != 0 || status.f_blocks == 0) return std::nullopt;

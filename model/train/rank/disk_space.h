@@ -25,12 +25,13 @@ class SpaceReserve {
 /// Error(io), as SpaceReserve has it, where less than `bytes` are free on the disk of `folder`; nothing is reserved.
 void check_space(const std::string& folder, std::int64_t bytes, const std::string& what);
 
-/// On the disk of `folder`, or of the nearest folder above it that exists; nothing where the system does not say.
+/// Free bytes on the disk of `folder`, or of the nearest folder above it that exists; nothing where the system does not
+/// say.
 std::optional<std::int64_t> free_bytes_at(const std::string& folder);
-/// Whether what is written there stays in memory.
+/// True if what is written there stays in memory.
 bool is_in_memory(const std::string& folder);
 
-/// Whether an error says that a disk, a quota or the largest size of a file is exhausted.
+/// True if an error says that a disk, a quota or the largest size of a file is exhausted.
 bool is_for_lack_of_space(const Error& error);
 
 }  // namespace zs

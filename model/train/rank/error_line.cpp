@@ -12,7 +12,7 @@ constexpr std::size_t kLongestShown = 300;
 
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; }
 
-/// At most `bytes` bytes, cut between UTF-8 characters.
+/// Begin of a text, at most `bytes` bytes, cut between UTF-8 characters.
 std::string keep_begin(const std::string& text, std::size_t bytes) {
   if (text.size() <= bytes) return text;
   if (bytes < 3) return {};

@@ -106,12 +106,12 @@ Error as_error(const std::exception_ptr& problem) {
   } catch (const std::bad_alloc&) {
     return Error(ExitCode::out_of_memory, "out of memory", "", "lower train.micro_batch or the model's size");
   } catch (const std::system_error& error) {
-    // Of a thread; files and streams have no such error.
+    // A thread has this error; files and streams do not.
     if (error.code() == std::errc::resource_unavailable_try_again)
       return Error(ExitCode::out_of_memory, fmt::format("no thread can be started: {}", error.what()), "",
                    "raise the limit on processes (ulimit -u, a container's pids.max), or lower OMP_NUM_THREADS or the "
                    "number of ranks");
-    // Of standard output, files or threads: what the system refused
+    // The system refused standard output, files or threads.
     return Error(ExitCode::io, error.what(), "", "see whether there is room, and what ulimit -a allows");
   } catch (const std::exception& error) {
     return Error(ExitCode::internal, error.what(), "", "this is a defect of zshard");

@@ -6,9 +6,9 @@
 
 namespace zs {
 
-/// Where standard input, output or error is closed, the next file that is opened would take its place, and what is
-/// printed. So they are taken before, by what can be read only: who writes there is told so, as before. Call it first
-/// in main.
+/// Keeps the standard descriptors: where standard input, output or error is closed, the next file that is opened would
+/// take its place, and what is printed. So they are taken before, by what can be read only: who writes there is told
+/// so, as before. Call it first in main.
 void keep_standard_descriptors();
 
 /// libgomp reads how long its threads spin before main begins, and by default they spin for milliseconds, which is most
@@ -16,25 +16,25 @@ void keep_standard_descriptors();
 /// the user chose. Call it early in main.
 void limit_spinning(char** argv);
 
-/// Whether a person reads this process's standard output. mpirun gives a rank a terminal of its own to print to,
+/// True if a person reads this process's standard output. mpirun gives a rank a terminal of its own to print to,
 /// whatever mpirun itself prints to: that is what counts.
 bool prints_to_terminal();
 
-/// What `train --version` prints: the version, and what the program was built with and runs on.
+/// Text of `train --version`: the version, and what the program was built with and runs on.
 std::string describe_build();
 
 /// Error(out_of_memory) where this process may not have so many more threads at once. libgomp, which ends the process
 /// where it cannot start its team, does not say why.
 void check_threads(int count);
 
-/// Whether it was thrown only because another rank had failed before.
+/// True if the problem was thrown only because another rank had failed before.
 bool is_consequence(const std::exception_ptr& problem);
 
-/// What a program dies of, whatever was thrown: an Error as it is, memory that is missing, what the system refused,
-/// anything else as a defect of zshard.
+/// Error that a program dies of, whatever was thrown: an Error as it is, memory that is missing, what the system
+/// refused, anything else as a defect of zshard.
 Error as_error(const std::exception_ptr& problem);
 
-/// Whether standard output takes UTF-8: a file does, and a terminal unless the locale names another character set.
+/// True if standard output takes UTF-8: a file does, and a terminal unless the locale names another character set.
 bool prints_utf8();
 
 }  // namespace zs

@@ -4,7 +4,7 @@
 
 namespace zs {
 
-/// What the library advises, in the words of the program: its keys and flags in place of the library's options.
+/// Rewrites the library's advice in the words of the program: its keys and flags in place of the library's options.
 std::string in_program_words(std::string advice);
 
 }  // namespace zs

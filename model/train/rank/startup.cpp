@@ -50,7 +50,7 @@ std::string build_id(std::uintptr_t notes, std::size_t bytes) {
   return "";
 }
 
-/// For dl_iterate_phdr: the program itself, which has no name, and this project's library.
+/// Callback for dl_iterate_phdr: the program itself, which has no name, and this project's library.
 int add_build_id(dl_phdr_info* object, std::size_t, void* text) {
   const std::string_view name = object->dlpi_name;
   if (!name.empty() && name.find("libzshard") == name.npos) return 0;
@@ -86,7 +86,7 @@ double free_gib() {
   return 0;
 }
 
-/// Without the configuration, which may be long: its hash.
+/// Packs the facts without the configuration, which may be long: its hash.
 std::string pack(const StartupFacts& facts) {
   return fmt::format("{}\n{}\n{}\n{:016x}\n{}\n{}", facts.build, facts.isa, facts.floats, hash_name(facts.config),
                      facts.host, facts.free_gib);

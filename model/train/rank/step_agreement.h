@@ -17,10 +17,10 @@ namespace zs {
 /// Error(config): of ranks whose GPUs exchange through their hosts, and why they do, unless somebody wanted that.
 Error graphs_are_refused(std::string_view why_staged);
 
-/// How the GPU is given a step.
+/// Way in which the GPU is given a step.
 enum class StepWay : std::uint8_t { enqueue, capture, replay };
 
-/// What one rank can do with its next step. Its bytes travel.
+/// Vote of one rank: what it can do with its next step. Its bytes travel.
 struct StepVote {
   std::uint64_t graph = 0;                  ///< the name of the graph that it could replay; 0: none
   std::uint64_t order = 0;                  ///< the hash of its communication so far
@@ -30,13 +30,14 @@ struct StepVote {
   std::string_view why_neither() const { return why_neither_text.data(); }
 };
 
-/// What all of them do.
+/// Choice that all ranks follow.
 struct StepChoice {
   StepWay way = StepWay::enqueue;
   bool is_order_alike = true;
-  std::string obstacle = {};  ///< of the first rank that has one: "its operations are timed (rank 1)"
+  std::string obstacle = {};  ///< obstacle of the first rank that has one: "its operations are timed (rank 1)"
 };
-/// By rank. A graph is replayed where all have the same one, and captured where all can: else they enqueue.
+/// Chooses by the votes of the ranks, in their order. A graph is replayed where all have the same one, and captured
+/// where all can: else they enqueue.
 StepChoice choose_way(std::span<const StepVote> votes);
 
 /// The ranks decide together how the next step is given to their GPUs, since what one captures, enqueues or replays the

@@ -11,11 +11,11 @@
 namespace zs {
 namespace {
 
-/// What a slow disk takes, until it is known better.
+/// Rate of a slow disk, until it is known better.
 constexpr double kBytesASecond = 100e6;
-/// Of what was measured: the next may take longer.
+/// Factor on what was measured: the next may take longer.
 constexpr double kSlack = 1.5;
-/// To leave the devices and MPI.
+/// Time to leave the devices and MPI.
 constexpr double kEnding_s = 1;
 /// steady_clock counts nanoseconds in 64 bits; longer than this is for ever.
 constexpr double kLongest_s = 1e9;

@@ -7,7 +7,7 @@
 
 namespace zs {
 
-/// Why a run ends before its last step. Where ranks see different reasons the highest number counts.
+/// Reason why a run ends before its last step. Where ranks see different reasons the highest number counts.
 enum class StopReason : std::int8_t { none = 0, time_limit = 1, request = 2 };
 
 /// The moment by which a run shall have stopped and saved by itself: train.time_limit after the program's start, or the
@@ -21,7 +21,7 @@ class TimeLimit {
             Clock::time_point now = Clock::now());
 
   bool is_set() const { return end_.has_value(); }
-  /// Whether what takes so long, from `now` on, would end too late.
+  /// True if what takes so long, from `now` on, would end too late.
   bool would_miss(double needed_s, Clock::time_point now = Clock::now()) const;
   /// "train.time_limit (1:00:00)" or "the Slurm job's end (SLURM_JOB_END_TIME)".
   const std::string& name() const { return name_; }
@@ -35,15 +35,15 @@ class TimeLimit {
 /// Seconds until SLURM_JOB_END_TIME, a Unix time, where it is set and still to come.
 std::optional<double> slurm_seconds_left();
 
-/// How long a run needs to end in order, from what it has measured so far; before it has, from how many bytes it will
-/// write. A value.
+/// Margin that a run needs to end in order, from what it has measured so far; before it has, from how many bytes it
+/// will write. A value.
 class StopMargin {
  public:
-  /// Of a checkpoint and of the final weights.
+  /// Margin for a checkpoint and the final weights of these sizes.
   StopMargin(std::int64_t checkpoint_bytes, std::int64_t weights_bytes);
   /// A checkpoint has taken so long.
   void note_save(double seconds) { save_s_ = seconds; }
-  /// So long nobody could be asked to stop: a micro-batch, a step, a validation batch.
+  /// Notes that for so long nobody could be asked to stop: a micro-batch, a step, a validation batch.
   void note_gap(double seconds) { gap_s_ = seconds > gap_s_ ? seconds : gap_s_; }
   double seconds() const;
 

@@ -14,7 +14,7 @@ namespace zs {
 /// The limits of `[watchdog]`, with the program's own lines.
 WatchOptions watch_options(const Config& config);
 
-/// What a trainer tells its rank's watchdog, which may be missing (one rank without mpirun). A value.
+/// Watch of a rank: what a trainer tells its rank's watchdog, which may be missing (one rank without mpirun). A value.
 class RankWatch {
  public:
   explicit RankWatch(World& world) : watchdog_(world.watchdog()) {}
@@ -23,7 +23,7 @@ class RankWatch {
     if (watchdog_ != nullptr) watchdog_->enter(phase, step);
   }
   bool hit(std::string_view fault) const { return watchdog_ != nullptr && watchdog_->faults().hit(fault); }
-  /// From here on records go to the run's folder, and the line says how to go on.
+  /// Makes records go to the run's folder from here on, and the line say how to go on.
   void run_in(const std::string& run_dir, const std::string& way_on) const;
   /// The run is over, and its weights are there.
   void finished() const;
@@ -46,7 +46,7 @@ class CheckpointWatch final : public FileWatch {
   explicit CheckpointWatch(const RankWatch& watch, bool in_background = false)
       : watch_(watch), in_background_(in_background) {}
   void before(FileOp op, const std::string& path) override;
-  /// So far. Any thread.
+  /// Number of changes so far. Any thread.
   std::int64_t changes() const { return changes_; }
 
  private:

@@ -1,4 +1,4 @@
-// What a report looks like: style and script of the page, which get the run's numbers as JSON.
+// Page of a report: style and script, which get the run's numbers as JSON.
 
 #include "model/train/report/report_page.h"
 

@@ -11,11 +11,11 @@
 
 namespace zs {
 
-/// How a run is, or how it ended.
+/// State that a run is in, or in which it ended.
 enum class RunState : std::uint8_t { running, finished, stopped, failed, broken_off };
 const char* name_of(RunState state);
 
-/// What a report shows of a run: its numbers, thinned out, and what else is known. A value.
+/// Record of a run that a report shows: its numbers, thinned out, and what else is known. A value.
 struct RunRecord {
   std::string name = {}, config_toml = {};
   std::int64_t planned_steps = 0;
@@ -26,13 +26,13 @@ struct RunRecord {
   std::int64_t best_step = -1;                 ///< best validation's; -1: none
   float best_validation = 0, last_validation = 0;
   double train_s = 0;                              ///< in steps
-  double data_wait_s = 0;                          ///< of that for samples
-  std::int64_t waiting_steps = 0;                  ///< that had to wait for these
+  double data_wait_s = 0;                          ///< part of that spent waiting for samples
+  std::int64_t waiting_steps = 0;                  ///< steps that had to wait for these
   std::vector<LostShare> lost_updates = {};        ///< the latest
-  std::map<std::string, std::int64_t> kinds = {};  ///< of memory, at a step's peak
+  std::map<std::string, std::int64_t> kinds = {};  ///< bytes of each kind of memory, at a step's peak
   RunState state = RunState::running;
-  std::string detail = {};                       ///< of the state, in words
-  std::vector<std::int64_t> damaged_lines = {};  ///< of metrics.jsonl, from 1
+  std::string detail = {};                       ///< words about the state
+  std::vector<std::int64_t> damaged_lines = {};  ///< lines of metrics.jsonl, from 1
 
   void add(const StepMetrics& metrics);
   void add_validation(std::int64_t step, float val_loss);
@@ -46,8 +46,8 @@ struct RunRecord {
 /// lines that no log has (ReaderLimits).
 void read_metrics(const std::string& path, RunRecord& record);
 
-/// Of the run in `dir`, as far as its files say; they may be written at the same time. Error(dataset) where there is no
-/// run.
+/// Reads the record of the run in `dir`, as far as its files say; they may be written at the same time. Error(dataset)
+/// where there is no run.
 RunRecord read_run(const std::string& dir);
 
 }  // namespace zs

@@ -71,7 +71,7 @@ void RunViews::end(RunState state, const std::string& detail) {
   });
 }
 
-/// Not synced to the disk: what a loss of power takes, --report makes again.
+/// Writes the report, without syncing it to the disk: what a loss of power takes, --report makes again.
 void RunViews::write_report() {
   const auto start = Clock::now();
   const auto now = std::chrono::system_clock::now().time_since_epoch();

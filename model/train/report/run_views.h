@@ -12,8 +12,8 @@
 
 namespace zs {
 
-/// What a run shows of itself beside metrics.jsonl: report.html, and TensorBoard's file of events. They never end a
-/// run: what cannot be written is a warning, and is left out from then on. Rank 0's; one thread uses it.
+/// Views that a run shows of itself beside metrics.jsonl: report.html, and TensorBoard's file of events. They never end
+/// a run: what cannot be written is a warning, and is left out from then on. Rank 0's; one thread uses it.
 class RunViews {
  public:
   /// `record`: of the steps that are done. Lists what it writes in `mark`, which outlives it.
@@ -34,7 +34,7 @@ class RunViews {
   /// Calls `write`; where that throws, `view` is over.
   template <class Write>
   void attempt(const char* view, bool& is_on, const Write& write);
-  /// Whether this run may write `name`.
+  /// True if this run may write `name`.
   bool may_write(const char* name);
 
   std::string dir_;

@@ -6,7 +6,7 @@
 namespace zs {
 namespace {
 
-/// What `from`, which comes after it, adds to `point`.
+/// Adds `from`, which comes after it, to `point`.
 void merge(Series::Point& point, const Series::Point& from) {
   point.step = from.step;
   point.samples += from.samples;

@@ -12,8 +12,8 @@ class Series {
   static constexpr std::size_t kMostPoints = 1200;  // more than a screen has columns for
 
   struct Point {
-    std::int64_t step = 0;   ///< of its last sample
-    std::int64_t count = 0;  ///< of its samples that are finite; the rest follows from them
+    std::int64_t step = 0;   ///< step of its last sample
+    std::int64_t count = 0;  ///< number of its samples that are finite; the rest follows from them
     double sum = 0, min = 0, max = 0;
     std::int64_t samples = 0;  ///< finite or not
     double mean() const { return sum / static_cast<double>(count); }

@@ -93,7 +93,7 @@ class RecordReader {
     at_ += std::ssize(head) + std::ssize(rest);
     return true;
   }
-  /// Where the last whole record ends.
+  /// End of the last whole record.
   std::int64_t end() const { return at_; }
 
  private:
@@ -143,7 +143,7 @@ EventFile::EventFile(std::string path, std::int64_t done)
     write_record(event_of(done + 1, event_field::session_log, number_field(1, kStart)));
 }
 
-/// What would follow a torn record could not be read.
+/// Cuts a torn record, after which nothing could be read.
 void EventFile::go_on() {
   RecordReader records(file_);
   for (std::string event; records.next(event);) continue;

@@ -34,7 +34,7 @@ class EventFile {
   File file_;
 };
 
-/// Whether it is a regular file that begins as a file of events does, or is empty.
+/// True if it is a regular file that begins as a file of events does, or is empty.
 bool begins_as_events(const std::string& path);
 
 }  // namespace zs

@@ -64,7 +64,7 @@ class CheckpointSource final : public ParameterSource {
   std::vector<ParameterShape> parameters_;
 };
 
-/// What save_weights has written: parameters by our names.
+/// Weights that save_weights has written: parameters by our names.
 class SavedWeights final : public ParameterSource {
  public:
   explicit SavedWeights(const std::string& path) : files_(path) {
@@ -103,12 +103,12 @@ class ImportedWeights final : public ParameterSource {
   std::map<std::string, std::int64_t> columns_;
 };
 
-/// What is exported, and what it is.
+/// Source of an export: the model and its weights.
 struct ExportSource {
   ModelConfig model;
   LoraConfig lora;
   std::shared_ptr<ParameterSource> weights;
-  std::shared_ptr<ParameterSource> adapter = weights;  // the same, or files of its own
+  std::shared_ptr<ParameterSource> adapter = weights;  // these weights, or files of its own
 };
 
 Config config_of_attributes(const std::map<std::string, std::string>& attributes, const std::string& checkpoint) {
@@ -298,7 +298,7 @@ void write_model(const ExportSource& source, const ExportJob& job) {
   is_gguf(job.to) ? write_gguf(*weights, source.model, job) : write_folder(*weights, source.model, job);
 }
 
-/// Of a run that has ended.
+/// Source of a run that has ended.
 ExportSource of_weights(const Config& config, const std::string& weights) {
   return {config.model, config.lora, std::make_shared<SavedWeights>(weights)};
 }

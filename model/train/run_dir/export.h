@@ -16,7 +16,7 @@ struct ExportJob {
   bool is_average = false;                  ///< the average of the weights (train.average) instead of these
   std::string dtype = "f32";                ///< f32, f16 or bf16; of a GGUF file q8_0, too
   std::int64_t shard_mib = 5120;            ///< a file of weights has about so much at most
-  bool is_adapter = false;                  ///< what is written is the adapter alone, as peft loads it
+  bool is_adapter = false;                  ///< writes the adapter alone, as peft loads it
   RunMark* run = nullptr;                   ///< whose export it is: one that it has made before may go
   std::vector<std::string> overrides = {};  ///< --set
 };
@@ -27,8 +27,8 @@ struct ExportJob {
 /// Throws Error.
 void export_model(const ExportJob& job);
 
-/// The same of a run that has ended: its weights are in `weights`, as save_weights writes them. `run` lists it, and may
-/// go on where it is: an export of its own is replaced.
+/// Exports the model of a run that has ended: its weights are in `weights`, as save_weights writes them. `run` lists
+/// it, and may go on where it is: an export of its own is replaced.
 void export_run(const Config& config, const std::string& weights, RunMark& run);
 /// Its adapter alone.
 void export_run_adapter(const Config& config, const std::string& weights, RunMark& run);

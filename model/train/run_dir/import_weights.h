@@ -11,17 +11,17 @@
 
 namespace zs {
 
-/// What a model begins from: some files, each with parameters that the others have not. None: it draws its weights.
+/// Files that a model begins from, each with parameters that the others have not. None: it draws its weights.
 using WeightImports = std::vector<std::unique_ptr<WeightImport>>;
 
 /// The weights in the folder `model.path`, checked against the planned model: every parameter is there, and nothing
 /// else; and the adapter in `lora.path`, in the same way. Of adapters without that nothing is there. Error(model).
 WeightImports open_weights(const Config& config, const TrainPlan& plan);
 
-/// The same of the file that a run's end has left, in which parameters have their own names (weights.h).
+/// Opens the file that a run's end has left, in which parameters have their own names (weights.h), otherwise as above.
 WeightImports open_run_weights(const std::string& path, const TrainPlan& plan);
 
-/// Whether one of the files has it.
+/// True if one of the files has the parameter.
 bool has_parameter(const WeightImports& weights, const std::string& parameter);
 
 /// Fills the master shards from files: each rank reads what it holds of each parameter, straight into its shard, or by

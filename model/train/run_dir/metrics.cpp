@@ -28,7 +28,7 @@ std::string json_number(Float value) {
 constexpr std::string_view kBegin = "{\"step\": ";
 constexpr std::size_t kLongestLine = ReaderLimits::kMetricsLineBytes, kReadBytes = 64 << 10;
 
-/// Of a line as to_json writes it; -1 for any other.
+/// Step of a line as to_json writes it; -1 for any other.
 std::int64_t step_of_line(std::string_view line) {
   if (!line.starts_with(kBegin) || !line.ends_with('}')) return -1;
   std::int64_t step = -1;
@@ -36,7 +36,7 @@ std::int64_t step_of_line(std::string_view line) {
   return step;
 }
 
-/// Whether a log may have written the line, or the begin of it.
+/// True if a log may have written the line, or the begin of it.
 bool may_be_line(std::string_view line) {
   const std::size_t common = std::min(line.size(), kBegin.size());
   return line.size() <= kLongestLine && line.substr(0, common) == kBegin.substr(0, common);
@@ -75,7 +75,7 @@ std::string to_json(const StepMetrics& m) {
   for (const auto& [kind, bytes] : m.peak_by_kind)
     if (bytes > 0) kinds += fmt::format(R"({}"{}": {})", kinds.empty() ? "" : ", ", kind, bytes);
   if (!kinds.empty()) line += fmt::format(R"(, "peak_by_kind": {{{}}})", kinds);
-  constexpr std::size_t kRoom = 128;  // for what is behind them
+  constexpr std::size_t kRoom = 128;  // for what is after them
   const std::string lost =
       lost_updates_json(m.lost_updates, kLongestLine - std::min(kLongestLine, line.size() + kRoom));
   if (!lost.empty()) line += fmt::format(R"(, "lost_updates": {{{}}})", lost);
@@ -101,7 +101,7 @@ void MetricsLog::check(const char* operation, int error) const {
   if (error != 0) throw file_error(ExitCode::io, fmt::format("{} metrics", operation), error, path_);
 }
 
-/// With its end; empty where the file ends otherwise.
+/// Last line, with its end; empty where the file ends otherwise.
 std::string MetricsLog::last_line() const {
   const std::int64_t size = file_.bytes(),
                      from = std::max<std::int64_t>(0, size - static_cast<std::int64_t>(kLongestLine) - 2);
@@ -126,7 +126,7 @@ void MetricsLog::add_validation(std::int64_t step, float val_loss) {
   write(fmt::format("{}, \"val_loss\": {}}}\n", line.substr(0, line.size() - 2), json_number(val_loss)));
 }
 
-/// Where power was lost there may be zeros in place of the last lines.
+/// True if a loss of power explains what is there: zeros in place of the last lines.
 bool MetricsLog::is_lost(std::int64_t from) const {
   constexpr std::int64_t kMost = std::int64_t{64} << 20;
   return file_.bytes() - from <= kMost;

@@ -18,7 +18,7 @@ struct StepMetrics {
   std::int64_t step = 0;
   float loss = 0, grad_norm = 0;
   double lr = 0;
-  std::int64_t tokens = 0;  ///< of all steps so far, over all ranks
+  std::int64_t tokens = 0;  ///< tokens of all steps so far, over all ranks
   double tokens_per_s = 0, step_ms = 0;
   std::int64_t peak_bytes = 0;   ///< maximum over ranks
   std::int64_t allocations = 0;  ///< calls to the system for counted memory since the last line, maximum over ranks
@@ -26,9 +26,9 @@ struct StepMetrics {
   double data_wait_ms = 0;         ///< for samples that had not been read in time, the longest of a rank
   std::int64_t skipped_steps = 0;  ///< so far in this run: the gradient was not finite, or no token of the batch a
                                    ///< target, and the weights stayed as they were
-  std::map<std::string, std::int64_t> peak_by_kind = {};  ///< what rank 0's peak is made of; empty: as before
+  std::map<std::string, std::int64_t> peak_by_kind = {};  ///< parts of rank 0's peak; empty: as before
   std::int64_t host_bytes = 0;               ///< maximum over ranks; 0: the host keeps nothing of the device's
-  std::vector<LostShare> lost_updates = {};  ///< of groups of parameters, in the steps that were metered
+  std::vector<LostShare> lost_updates = {};  ///< lost updates of groups of parameters, in the steps that were metered
 };
 
 /// One JSON object without a line end. Numbers are the shortest text that reads back as the same float or double; a
@@ -57,7 +57,7 @@ class MetricsLog {
     float loss;  ///< NaN where it was not finite
   };
   std::vector<Validation> validations(std::int64_t last) const;
-  /// Whether the last line is that of `step`, and has no val_loss.
+  /// True if the last line is that of `step`, and has no val_loss.
   bool lacks_validation(std::int64_t step) const;
   /// Gives it one.
   void add_validation(std::int64_t step, float val_loss);
@@ -80,23 +80,23 @@ class MetricsLog {
   File file_;
 };
 
-/// Whether it is a regular file that begins as a log of metrics does, or is empty.
+/// True if it is a regular file that begins as a log of metrics does, or is empty.
 bool begins_as_metrics(const std::string& path);
 
-/// Whether a MetricsLog of any process has the file.
+/// True if a MetricsLog of any process has the file.
 bool is_in_use(const std::string& metrics_path);
 
-/// What the terminal shows of a step.
+/// Progress of a step that the terminal shows.
 struct Progress {
   StepMetrics metrics;
-  std::int64_t steps = 0;                      ///< of the whole run
+  std::int64_t steps = 0;                      ///< steps of the whole run
   double seconds_left = 0;                     ///< negative: not known yet
-  std::optional<double> ceiling_percent = {};  ///< of the machine's measured matrix-product rate
+  std::optional<double> ceiling_percent = {};  ///< rate as a percentage of the machine's measured matrix-product rate
 };
 
 /// "step 20/500  loss 2.4310  9.8k tok/s  31% of ceiling  peak 112 MiB  3:05 left".
 std::string progress_line(const Progress& progress);
-/// The same as one line that replaces the last on a terminal of `columns` columns.
+/// Progress as one line that replaces the last on a terminal of `columns` columns.
 std::string live_line(const Progress& progress, int columns);
 
 }  // namespace zs

@@ -25,7 +25,7 @@ constexpr const char* kTrainFiles = "data.train_files";
 // Keys that decide what is removed.
 constexpr const char *kKeep = "checkpoint.keep", *kKeepBest = "checkpoint.keep_best";
 
-// What the state was made with and makes no sense without; the order of data, and what its elements mean.
+// Keys that the state was made with and makes no sense without; the order of data, and what its elements mean.
 constexpr std::array<std::string_view, 15> kRefused = {
     "data.kind",      "data.format",    "data.weights", "train.global_batch", "train.sequence",
     "train.seed",     "train.beta1",    "train.beta2",  "train.eps",          "train.optimizer",
@@ -35,7 +35,7 @@ constexpr std::array<std::string_view, 2> kRefusedTables = {"model.", "lora."};
 constexpr std::array<std::string_view, 5> kNamed = {"model.dropout", "model.embedding_dropout",
                                                     "model.attention_dropout", "model.residual_dropout",
                                                     "model.pad_token_id"};
-// What says where and how fast, not what. Files may move: their names, their length and what they hold are compared
+// Keys that say where and how fast, not what. Files may move: their names, their length and what they hold are compared
 // instead.
 constexpr std::array<std::string_view, 20> kFree = {"name",
                                                     "lora.path",
@@ -123,7 +123,7 @@ bool is_same_folder(const std::string& a, const std::string& b) {
   return fs::equivalent(a.empty() ? "." : a, b, failed);
 }
 
-/// What a save or a removal that was killed has left may be whole, but whoever goes on removes it.
+/// Checks that no save or removal that was killed has left it: that may be whole, but whoever goes on removes it.
 void check_no_leftover(const fs::path& path) {
   const std::string name = path.filename().string();
   for (const std::string_view suffix : {kWritingSuffix, kRemovingSuffix}) {
@@ -166,14 +166,14 @@ void check_apart(const std::string& checkpoint, const std::string& run_dir) {
               checkpoint, "set another run.dir");
 }
 
-/// Where the run's checkpoints are; empty when it has none yet.
+/// Directory of the run's checkpoints; empty when it has none yet.
 std::string latest_place(const ResumeRequest& request) {
   if (!request.run_dir.empty()) return request.run_dir;
   return latest_run_dir(request.name,
                         [](const std::string& dir) { return is_run(dir) && !list_checkpoints(root_of(dir)).empty(); });
 }
 
-/// In the run's own directory; nothing when it has none and need not.
+/// Point in the run's own directory; nothing when it has none and need not.
 std::optional<ResumePoint> in_run_dir(const ResumeRequest& request) {
   const std::string dir = latest_place(request);
   const bool is_auto = request.what == "auto";

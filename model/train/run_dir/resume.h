@@ -12,7 +12,7 @@
 
 namespace zs {
 
-/// What `--resume` says, beside where runs are.
+/// Request of `--resume`, beside where runs are.
 struct ResumeRequest {
   std::string what;        ///< "latest", "latest-valid", "auto", a checkpoint's folder or a run's
   std::string run_dir;     ///< run.dir; empty: not given
@@ -20,7 +20,7 @@ struct ResumeRequest {
   bool overwrite = false;  ///< later checkpoints of the run may go
 };
 
-/// Where a run goes on.
+/// Place where a run goes on.
 struct ResumePoint {
   std::string checkpoint;             ///< its folder
   std::int64_t step = 0;              ///< by its name
@@ -38,7 +38,7 @@ std::string run_dir_asked_for(const Config& config, const std::string& config_pa
 Config load_resumed_config(const std::string& path, const std::vector<std::string>& overrides,
                            const std::string& resume);
 
-/// Whether `what` names a place that is found in the run's directory, and no folder.
+/// True if `what` names a place that is found in the run's directory, and no folder.
 bool is_in_run_dir(const std::string& what);
 
 /// Finds the checkpoint. Folders that are being written or removed are none. `latest` is the newest, good or not;
@@ -56,8 +56,9 @@ void clear_way(const ResumePoint& point, const RunMark& mark, std::int64_t keep,
 /// one that it goes on from, unless the keys were given.
 void keep_as_saved(Config& config, const std::map<std::string, std::string>& saved);
 
-/// What a checkpoint says about its run: every key of the configuration, and what tells its data from others. With the
-/// step that is all of the state of schedule, data order and random numbers, which are functions of seed and step.
+/// Attributes of a run that its checkpoint holds: every key of the configuration, and what tells its data from others.
+/// With the step that is all of the state of schedule, data order and random numbers, which are functions of seed and
+/// step.
 std::map<std::string, std::string> run_attributes(const Config& config, const DataFacts& data);
 
 /// Compares a checkpoint's attributes with those of the run that wants to go on: the differences that change the
@@ -66,7 +67,7 @@ std::map<std::string, std::string> run_attributes(const Config& config, const Da
 std::vector<std::string> compare_runs(const std::map<std::string, std::string>& saved,
                                       const std::map<std::string, std::string>& now, const std::string& checkpoint);
 
-/// How the configuration's key may differ: docs/checkpoints.md has the same table.
+/// Rule for a key of the configuration that differs: docs/checkpoints.md has the same table.
 enum class OnResume : std::uint8_t { refused, named, free };
 OnResume on_resume(std::string_view key);
 

@@ -119,7 +119,7 @@ void remove_leftovers(const Folder& dir) {
   for (const std::string& name : listed([&] { return names_in(dir); })) {
     const auto of = leftover_of(name);
     if (of && (*of == kConfigFile || *of == kWeightsFile || *of == kReportFile) && dir.type_of(name) == S_IFREG)
-      static_cast<void>(dir.remove_file(name));  // where it stays it is in nobody's way
+      static_cast<void>(dir.remove_file(name));  // a leftover that stays is in nobody's way
   }
 }
 

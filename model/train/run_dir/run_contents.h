@@ -7,7 +7,7 @@
 #include "model/train/run_dir/run_mark.h"
 #include "runtime/base/check.h"
 
-/// What lies in a run's directory, and whose it is: only what the run's mark lists is its own.
+/// Contents of a run's directory, and whose they are: only what the run's mark lists is its own.
 namespace zs::run_contents {
 
 inline constexpr const char* kConfigFile = "config.toml";
@@ -27,7 +27,7 @@ bool has_checkpoint(const std::filesystem::path& dir);
 /// Error(cannot_create) where something that is no folder, as a link, has the name of the run's checkpoints.
 void check_checkpoints(const std::filesystem::path& dir);
 
-/// In a folder that is no run's: nothing may be where a run writes. An empty folder for checkpoints is no loss.
+/// Checks a folder that is no run's: nothing may be where a run writes. An empty folder for checkpoints is no loss.
 void check_free(const std::filesystem::path& dir);
 /// Whatever a run has been writing must still be its own before any of it is removed.
 void check_own(const std::filesystem::path& dir, const RunMark& mark);

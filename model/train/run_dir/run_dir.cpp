@@ -113,7 +113,7 @@ Error holds_a_run(const fs::path& dir) {
   try {
     if (const auto mark = RunMark::find(dir.string())) check_own(dir, *mark);
     ways.push_back("--overwrite");
-  } catch (const Error&) {  // it would not be overwritten either
+  } catch (const Error&) {  // --overwrite would not replace it either
   }
   return Error(ExitCode::cannot_create, "the run directory already holds a run", dir.string(),
                fmt::format("choose another run.dir{}{}", ways.empty() ? "" : ", or add ", fmt::join(ways, " or ")));
@@ -169,7 +169,7 @@ void write_config(const fs::path& dir, RunMark& mark, const std::string& config_
   mark.wrote(kConfigFile);
 }
 
-/// Of a folder that is there: the mark, held.
+/// Claims a folder that is there: the mark, held.
 void claim(const RunDirRequest& request, const fs::path& dir, Claim& held, Undo& undo) {
   if (!RunMark::find(dir.string())) {
     check_free(dir);

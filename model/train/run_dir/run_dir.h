@@ -7,16 +7,16 @@
 
 namespace zs {
 
-/// For people and for TensorBoard (model/train/report): a run may be without them.
+/// Files for people and for TensorBoard (model/train/report): a run may be without them.
 inline constexpr const char* kReportFile = "report.html";
 inline constexpr const char* kEventsFile = "events.out.tfevents.zshard";
 
-/// What a run directory is made from.
+/// Request that a run directory is made from.
 struct RunDirRequest {
   std::string dir;         ///< run.dir; empty: runs/NAME-N with the next free N
   std::string name;        ///< the run's name
   bool overwrite = false;  ///< a run that is there may go
-  bool restart = false;    ///< it may go where it has neither a checkpoint nor final weights
+  bool restart = false;    ///< a run may go where it has neither a checkpoint nor final weights
 };
 
 /// Throws what create_run_dir would throw as far as that can be known, and creates nothing: Error(cannot_create) when
@@ -37,16 +37,16 @@ std::string how_to_start(const std::string& dir);
 /// The runs/NAME-N with the highest N for which `is_wanted`; empty when there is none.
 std::string latest_run_dir(const std::string& name, const std::function<bool(const std::string& dir)>& is_wanted);
 
-/// For a run that is to go on in its directory. Error(cannot_create) where it cannot be written, or something has taken
-/// the place of what it writes at its end.
+/// Checks the directory for a run that is to go on in it. Error(cannot_create) where it cannot be written, or something
+/// has taken the place of what it writes at its end.
 void check_reopen(const std::string& dir, const RunMark& mark);
 
 /// The run goes on: replaces its config.toml, and removes what writing files left when it was killed. A config.toml
 /// that is not as the run wrote it is renamed first; returns its new path, or nothing.
 std::string reopen_run_dir(const std::string& dir, RunMark& mark, const std::string& config_toml);
 
-/// Whether `config_path` is the config.toml that a run wrote in its own directory, or what became of that; then the
-/// directory, else empty.
+/// Directory of the run, if `config_path` is the config.toml that the run wrote there, or what became of that; else
+/// empty.
 std::string run_dir_of_config(const std::string& config_path);
 
 }  // namespace zs

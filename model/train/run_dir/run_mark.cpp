@@ -137,7 +137,7 @@ void RunMark::begin(const std::string& name) {
 
 void RunMark::wrote(const std::string& name) {
   const std::string now = fingerprint_of(folder_.file(name, O_RDONLY));
-  if (now.empty()) return;  // it is gone already: whatever comes there is not the run's
+  if (now.empty()) return;  // gone already: whatever comes there is not the run's
   append(name + " " + now);
   entries_[name] = now;
 }

@@ -35,19 +35,19 @@ class RunMark {
   /// `path`, which is outside of the run's folder, is about to get what has this fingerprint (`fingerprint_of`).
   void exports(const std::string& path, const std::string& fingerprint);
 
-  /// Whether the run has ever written `name`.
+  /// True if the run has ever written `name`.
   bool has(const std::string& name) const { return entries_.contains(name); }
-  /// Whether the file that is there now is the one that the run wrote. No link, and nothing else, ever is.
+  /// True if the file that is there now is the one that the run wrote. No link, and nothing else, ever is.
   bool is_own_file(const std::string& name) const;
-  /// Whether what is there is one that the run has exported there.
+  /// True if the run has exported what is at `path` now.
   bool is_own_export(const std::string& path) const;
 
   const Folder& folder() const { return folder_; }
   /// RUN/checkpoints, as it is now; not open where there is none, or a link.
   Folder checkpoints() const { return folder_.folder("checkpoints"); }
-  /// Which checkpoints are the run's.
+  /// Test of which checkpoints are the run's.
   CheckpointOwner owner() const;
-  /// Of this run alone. A run of an earlier version gets one when it goes on; until then it is empty.
+  /// Id of this run alone. A run of an earlier version gets one when it goes on; until then it is empty.
   const std::string& id() const { return id_; }
   void give_id();
 
@@ -61,8 +61,8 @@ class RunMark {
   std::set<std::pair<std::string, std::string>> exports_;  // absolute path, fingerprint
 };
 
-/// Of a file: its length, and a hash of its begin and end; of a folder that of all files in it. Empty for anything
-/// else, for a folder with a folder or a link, and for what cannot be read.
+/// Fingerprint of a file: its length, and a hash of its begin and end; of a folder those of all files in it. Empty for
+/// anything else, for a folder with a folder or a link, and for what cannot be read.
 std::string fingerprint_of(const std::string& path);
 
 /// "checkpoints/step-N".

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kTables[] = {"model.", "lora.", "data.", "train.", "shard.", "precision.", "cuda."};
-/// Of those what concerns steps, or the machine that took them.
+/// Keys of these tables that concern steps, or the machine that took them.
 constexpr std::string_view kOfTraining[] = {
     "train.time_limit", "cuda.graph",         "cuda.share_gpu", "cuda.transport", "cuda.libraries",
     "cuda.attention",   "cuda.tune_products", "model.path",     "lora.path",      "lora.export"};
@@ -54,7 +54,8 @@ bool is_kept(std::string_view key) {
          (is_in_table && std::find(std::begin(kOfTraining), std::end(kOfTraining), key) == std::end(kOfTraining));
 }
 
-/// Of tables in which keys decide others: where one of them is overridden, none of those that were saved counts.
+/// True for a key of a table in which keys decide others, if one of them is overridden: then none of those that were
+/// saved counts.
 bool is_replaced(std::string_view key, const std::vector<std::string>& overrides) {
   for (const std::string_view table : {"shard.", "precision."}) {
     const auto names_one = [&](const std::string& text) {
@@ -87,7 +88,7 @@ SavedKeys keys_of_checkpoint(const std::string& checkpoint) {
   return keys;
 }
 
-/// Of the config.toml that it has left.
+/// Keys of the config.toml that the run has left.
 SavedKeys keys_of_run(const std::string& run_dir) {
   Config config = load_config(run_dir + "/config.toml");
   SavedKeys keys;
@@ -121,7 +122,8 @@ std::string given_micro_batch(const std::vector<std::string>& overrides) {
   return rows;
 }
 
-/// From the run's own configuration, if it can be read: the names there are absolute. Not what is overridden.
+/// Takes the data from the run's own configuration, if it can be read: the names there are absolute. Not what is
+/// overridden.
 void take_data(Config& config, const std::string& run_dir) {
   const auto is_overridden = [&](const char* key) {
     const auto given = config.given.keys.find(key);

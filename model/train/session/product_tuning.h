@@ -15,7 +15,7 @@ class ProductChoices;
 /// is computed. Of a device that times nothing: nothing. Outlived by device and world; one host thread uses it.
 class ProductTuning {
  public:
-  /// Of a checkpoint, with what was chosen.
+  /// Attribute of a checkpoint that holds what was chosen.
   static constexpr const char* kAttribute = "products.algorithms";
 
   ProductTuning(Device& device, World& world);
@@ -23,15 +23,16 @@ class ProductTuning {
   /// Collective, before the first step: takes what chosen() was in the run that goes on. Products that it lacks are
   /// timed as in a new run; all of them where it is for another GPU or library than some rank's.
   void restore(const std::string& saved);
-  /// Collective, behind a step, when the device has done it.
+  /// Called after a step, when the device has done it. Collective.
   void after_step();
-  /// For a checkpoint, the same on every rank; empty: nothing is chosen.
+  /// Choices for a checkpoint, the same on every rank; empty: nothing is chosen.
   const std::string& chosen() const { return chosen_; }
   /// A line to tell, once. Empty: nothing new.
   std::string take_news() { return std::exchange(news_, {}); }
 
  private:
-  /// Whether that can be used on all ranks, and is then. The news: `taken` and what it comes to, or `refused` and why.
+  /// Adopts the choices if they can be used on all ranks; true if so. The message: `taken` and what it comes to, or
+  /// `refused` and why.
   bool adopt(const std::string& text, const char* taken, const char* refused);
 
   World& world_;

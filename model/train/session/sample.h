@@ -9,9 +9,9 @@
 
 namespace zs {
 
-/// How the next token follows from its logits: of the `top_k` most likely tokens (0: of all) the fewest that together
-/// have the probability `top_p`, at least one, and of these one by softmax(logits / temperature). Temperature 0: the
-/// most likely one. Of tokens that are as likely, the lower is taken for the more likely.
+/// Options by which the next token follows from its logits: of the `top_k` most likely tokens (0: of all) the fewest
+/// that together have the probability `top_p`, at least one, and of these one by softmax(logits / temperature).
+/// Temperature 0: the most likely one. Of tokens that are as likely, the lower is taken for the more likely.
 struct SampleOptions {
   double temperature = 0.8;
   std::int64_t top_k = 0;
@@ -22,17 +22,17 @@ struct SampleOptions {
 /// The token that `uniform`, in [0, 1), chooses. Error(non_finite) where logits are not finite.
 std::int32_t draw_token(const std::vector<float>& logits, const SampleOptions& options, double uniform);
 
-/// What a sample is made of.
+/// Task that a sample is made from.
 struct SampleTask {
   std::vector<std::int32_t> prompt;  ///< not empty
   std::int64_t count = 0;            ///< tokens to draw
   SampleOptions options = {};
-  std::vector<std::int32_t> ends = {};  ///< tokens behind which nothing is drawn
-  std::function<bool()> stops =
-      {};  ///< asked before each token, the same on every rank; fewer are drawn where it says so. Null: never
+  std::vector<std::int32_t> ends = {};  ///< tokens after which nothing is drawn
+  /// Asked before each token, the same on every rank; fewer are drawn where it says so. Null: never.
+  std::function<bool()> stops = {};
 };
 
-/// Without the end that it came to, if any: what of drawn tokens is text.
+/// Tokens without the end that they came to, if any: what of drawn tokens is text.
 std::vector<std::int32_t> without_end(std::vector<std::int32_t> drawn, const SampleTask& task);
 
 /// The tokens that are drawn after the prompt, from random numbers keyed by (seed, place): the same at any number of

@@ -17,12 +17,12 @@ class SampleText {
   SampleText(const Config& config, const Tokenizer* tokenizer)
       : is_bytes_(config.data.kind == "text"), vocab_(config.model.vocab), tokenizer_(tokenizer) {}
 
-  /// What a sample goes on from; never empty. A tokenizer puts its special tokens before it, not the end of the text
-  /// behind it. Where there is no text: the end-of-text token, which stands before a document, else a line end of
+  /// Tokens that a sample goes on from; never empty. A tokenizer puts its special tokens before it, not the end of the
+  /// text after it. Where there is no text: the end-of-text token, which stands before a document, else a line end of
   /// bytes, else token 0. Error(config) for a text that the tokenizer refuses, or that has a token which the model does
   /// not know; it names `key`.
   std::vector<std::int32_t> prompt(std::string_view text, const std::string& key) const;
-  /// The same error for tokens that were given.
+  /// Checks tokens that were given; throws the error of `prompt`.
   void check(const std::vector<std::int32_t>& tokens, const std::string& key) const;
   /// The text and what follows it, or of tokens without a text what follows, for a terminal (printable,
   /// model/data/utf8.h).

@@ -42,7 +42,7 @@ constexpr std::int64_t kLongestWait_ns = std::int64_t{1} << 46, kRanks = std::in
 /// Between two polls of whether to go on. Each of them drains the compute stream, which costs about a millisecond.
 constexpr std::int64_t kPollEvery_us = 200'000;
 
-/// Those of the first `tokens` tokens.
+/// Lengths of the first `tokens` tokens.
 std::vector<std::int64_t> first_of(std::vector<std::int64_t> lengths, std::int64_t tokens) {
   auto end = lengths.begin();
   for (std::int64_t at = 0; at < tokens && end != lengths.end(); ++end) at += *end;
@@ -261,7 +261,8 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
     });
     if (is_replayed) optimizer_->note_replayed();
   } else {
-    std::vector<HostBatch> batches;  // what counts in all of them is known before the first one's backward
+    // Read first, since what counts in all of them is known before the first one's backward
+    std::vector<HostBatch> batches;
     if (weighs()) batches = read_batches(first_of_step, read);
     upload_weight(batches);
     enqueue_work(

@@ -48,22 +48,22 @@ class ReadSamples {
   std::function<Lengths(std::int64_t first, Ids& inputs, Ids& targets)> read_;
 };
 
-/// What a step leaves for the host.
+/// Result that a step leaves for the host.
 struct StepResult {
-  std::vector<float> losses;  ///< of every micro-batch of every rank, in global order
+  std::vector<float> losses;  ///< losses of every micro-batch of every rank, in global order
   float grad_norm = 0;
   std::int64_t peak_bytes = 0;  ///< counted, the largest of the ranks
   std::int64_t host_bytes = 0;  ///< counted of the host beside that, where it keeps anything (docs/offload.md)
-  std::int64_t allocations =
-      0;                  ///< calls to the system for counted memory since the last step's end, the most of the ranks
-  std::int64_t stop = 0;  ///< the largest of what the ranks gave enqueue_step
+  /// Calls to the system for counted memory since the last step's end, the most of the ranks.
+  std::int64_t allocations = 0;
+  std::int64_t stop = 0;          ///< the largest of what the ranks gave enqueue_step
   bool wants_validation = false;  ///< asked of some rank (Session::validate_on_request)
   bool is_save_due = false;       ///< some rank says so (Session::save_by), as of the next
   bool is_writing = false;
   bool lacks_data = false;        ///< some rank has no data for what follows (Session::look_ahead)
-  StepWaits waits;                ///< of the ranks for each other
+  StepWaits waits;                ///< times that the ranks waited for each other
   std::int64_t data_wait_ns = 0;  ///< for samples that had not been read, the longest of a rank (count_data_waits)
-  std::vector<LostShare> lost_updates = {};  ///< where run.lost_updates_every says so
+  std::vector<LostShare> lost_updates = {};  ///< lost updates, where run.lost_updates_every says so
 };
 
 /// One model on one rank, as a rule in training: device memory, units, optimizer, and a step as stream work. The
@@ -91,19 +91,20 @@ class Session {
   /// may be that of a captured step. Collective. OrderMismatch where ranks do not communicate alike, which then is
   /// found before the work is launched. `stop`: a number that every rank learns the largest of, in StepResult.
   void enqueue_step(std::int64_t step, float lr, const ReadSamples& read, std::int64_t stop);
-  /// From here on `is_asked` is called between micro-batches of steps and validations, some times a second, when the
-  /// device has done those before. It is collective and the same on every rank. Where it says true the step or the
-  /// validation is dropped: what it has summed is cleared, the weights are those of the step before, and
+  /// Sets `is_asked`: from here on it is called between micro-batches of steps and validations, some times a second,
+  /// when the device has done those before. It is collective and the same on every rank. Where it says true the step or
+  /// the validation is dropped: what it has summed is cleared, the weights are those of the step before, and
   /// is_interrupted() is true. A step that is captured as a graph is whole or has not begun.
   void interrupt_by(std::function<bool()> is_asked) { is_asked_ = std::move(is_asked); }
-  /// Whether that has happened to the step or validation enqueued last: it has no result.
+  /// True if that has happened to the step or validation enqueued last: it has no result.
   bool is_interrupted() const { return is_interrupted_; }
-  /// For plans: before each micro-batch of a step or a validation `is_enough` is asked; true makes it the last.
+  /// Sets `is_enough`, for plans: before each micro-batch of a step or a validation it is asked; true makes it the
+  /// last.
   void abridge(std::function<bool()> is_enough) { is_enough_ = std::move(is_enough); }
   /// `lacks_data`: asked while a step computes whether this rank lacks what follows; all ranks learn it with the step's
   /// result.
   void look_ahead(std::function<bool()> lacks_data) { lacks_data_ = std::move(lacks_data); }
-  /// `is_wanted`: asked in each step whether somebody wants a validation behind it; all ranks learn it with the step's
+  /// `is_wanted`: asked in each step whether somebody wants a validation after it; all ranks learn it with the step's
   /// result.
   void validate_on_request(std::function<bool()> is_wanted) { wants_validation_ = std::move(is_wanted); }
   /// Asked while a step computes: whether a checkpoint is due, and whether one is still being written. All ranks learn
@@ -121,12 +122,12 @@ class Session {
   /// Mean loss over the first run.validate_batches x global_batch samples, each once, or all where there are no more
   /// `windows`; spread over the ranks as a step's are. NaN where it was interrupted. Collective; blocks.
   double validate(const ReadSamples& read, std::int64_t windows = kManyWindows);
-  /// The same work without reading a result: for the meta device.
+  /// Enqueues a validation without reading a result: for the meta device.
   void enqueue_validation(const ReadSamples& read, std::int64_t windows = kManyWindows);
   /// Logits (vocab) of what follows the last of `tokens`, which with a cache follow those that it has seen. Collective;
   /// blocks.
   std::vector<float> next_token_logits(const std::vector<std::int32_t>& tokens, KvCache* cache = nullptr);
-  /// The same without reading them: for the meta device.
+  /// Enqueues the logits without reading them: for the meta device.
   Tensor enqueue_logits(const std::vector<std::int32_t>& tokens, KvCache* cache = nullptr);
 
   ShardedRuntime& runtime() { return runtime_; }
@@ -137,7 +138,7 @@ class Session {
   const Config& config() const { return config_; }
   Device& device() { return device_; }
   ProductTuning& products() { return products_; }
-  /// How steps became graphs; null without cuda.graph.
+  /// Replay by which steps became graphs; null without cuda.graph.
   StepReplay* replay() { return replay_ ? &*replay_ : nullptr; }
 
  private:
@@ -152,7 +153,7 @@ class Session {
     TargetWeights weights;
     Documents documents;
   };
-  /// Whether this rank's micro-batch i of a step has samples.
+  /// True if this rank's micro-batch i of a step has samples.
   bool has_samples(std::int64_t i) const { return i * world_.size() + world_.rank() < global_micro_batches(); }
   /// The share of this rank's micro-batch i in the step's mean loss.
   float backward_seed(std::int64_t i) const {
@@ -174,7 +175,7 @@ class Session {
   /// This rank's of a step.
   std::vector<HostBatch> read_batches(std::int64_t first_of_step, const ReadSamples& read) const;
   bool weighs() const { return config_.data.has_ignored_targets; }
-  /// What all of this rank's targets of a step weigh, to the device.
+  /// Uploads the weight of all of this rank's targets of a step to the device.
   void upload_weight(const std::vector<HostBatch>& batches);
   /// Sum of the weights of the step's targets over all ranks, f32 (1). Empty: nothing has weights.
   Tensor step_targets();
@@ -184,19 +185,20 @@ class Session {
   void enqueue_work(
       const std::function<Batch(std::int64_t)>& batch, const std::function<void()>& before_update = [] {});
   void send_status(std::int64_t stop);
-  /// Before `micro_batches` are enqueued: whether they, and all that belongs to them, shall be dropped. Then they are.
+  /// True if the next `micro_batches`, and all that belongs to them, shall be dropped, which is asked before they are
+  /// enqueued. Then they are.
   bool drops(std::int64_t micro_batches);
-  /// How often `drops` asks, from what the slowest rank's last step took.
+  /// Sets how often `drops` asks, from what the slowest rank's last step took.
   void set_poll_interval(std::int64_t slowest_step_us);
-  /// Of TRAIN_FAULT, on the compute stream.
+  /// Enqueues the fault point of TRAIN_FAULT, on the compute stream.
   void enqueue_fault_point();
   void store_loss(const Tensor& loss, std::int64_t slot);
   void gather_losses();
-  /// What the targets of each of this rank's micro-batches of a validation weigh, to every rank.
+  /// Gathers the weights of the targets of each of this rank's micro-batches of a validation, to every rank.
   void gather_weights(std::vector<float> weights);
   /// The mean of `losses`, those of a validation's micro-batches, by what their targets weigh.
   double weighted_mean(const std::vector<float>& losses, std::int64_t samples) const;
-  /// In operations between ranks, since it was asked last. On the compute stream.
+  /// Time spent in operations between ranks, since it was asked last. On the compute stream.
   std::int64_t waited_since_last_ns();
   std::vector<float> in_order(const Memory& gathered, std::int64_t count) const;
 
@@ -218,8 +220,8 @@ class Session {
   std::function<bool()> is_enough_ = [] { return false; }, lacks_data_ = is_enough_, is_save_due_ = is_enough_,
                         is_writing_ = is_enough_, wants_validation_ = is_enough_;
   Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (ranks, slots), i64 (kStatus)
-  Memory save_memory_;                         // of the host
-  Memory step_weight_;                         // f32 (1): of this rank's targets
+  Memory save_memory_;                         // memory of the host
+  Memory step_weight_;                         // f32 (1): weight of this rank's targets
   Memory local_weights_, all_weights_;         // as the losses
   std::int64_t between_bytes_ = 0;             // the most that was live between the last step and this one
   bool has_sent_ = false;                      // the status of a step

@@ -1,4 +1,4 @@
-// How a session's model is sharded: what its configuration says, and which units it has.
+// Sharding of a session's model: what its configuration says, and which units it has.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -68,7 +68,8 @@ Recompute recompute_of(const std::string& part) {
 
 bool is_adapters(const Module& module) { return dynamic_cast<const LoraAdapters*>(&module) != nullptr; }
 
-/// Where blocks have adapters there are two units for each of them, whose whole parameters exist at once.
+/// Options of prefetching. Where blocks have adapters there are two units for each of them, whose whole parameters
+/// exist at once.
 PrefetchOptions prefetch_options(const Config& config) {
   const int units = config.lora.is_on() ? 2 : 1;
   const std::int64_t limit =

@@ -3,7 +3,7 @@
 namespace zs {
 namespace {
 
-/// What errors, profilers and the watchdog call a step that is one operation.
+/// Name by which errors, profilers and the watchdog call a step that is one operation.
 constexpr const char* kName = "step (graph)";
 
 }  // namespace
@@ -23,7 +23,8 @@ std::string StepReplay::obstacle() const {
 void StepReplay::run(std::uint64_t key, const std::function<void()>& enqueue) {
   const Kind kind{key, device_.memory().layout()};
   if (gpu_ == nullptr) return enqueue_as_ever(kind, enqueue);
-  // What libraries ask for lazily must be there before a capture, down to what they choose by the operands' addresses.
+  // Resources that libraries ask for lazily must be there before a capture, down to what they choose by the operands'
+  // addresses.
   const StepChoice choice = agreement_->choose(enqueued_ == kind, captured_ == kind ? name_ : 0, obstacle());
   if (!choice.obstacle.empty() && !std::exchange(has_told_obstacle_, true))
     news_ = "not captured as a CUDA graph: " + choice.obstacle;
@@ -49,7 +50,7 @@ void StepReplay::capture(const Kind& kind, const std::function<void()>& enqueue)
   graph_.reset();
   graph_ = gpu_->capture([&] { agreement_->enqueue(enqueue); });
   name_ = agreement_->confirm();
-  // What the host knows of memory is then what it was before, so that it holds for the next replay too.
+  // The host's view of memory is then what it was before, so that it holds for the next replay too.
   if (device_.memory().layout() == kind.layout) captured_ = kind;
   graph_peak_bytes_ = device_.memory().peak_bytes();
   if (++captures_ == 1) news_ = "captured as a CUDA graph, which steps replay from here on";

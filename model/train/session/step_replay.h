@@ -44,14 +44,14 @@ class StepReplay {
     std::uint64_t key, layout;
     bool operator==(const Kind&) const = default;
   };
-  /// Why nothing can be captured just now; empty: it can.
+  /// Obstacle to a capture just now; empty: none.
   std::string obstacle() const;
   void enqueue_as_ever(const Kind& kind, const std::function<void()>& enqueue);
   void capture(const Kind& kind, const std::function<void()>& enqueue);
 
   Device& device_;
   CudaDevice* gpu_;                         // null: no GPU
-  std::optional<StepAgreement> agreement_;  // where there is one
+  std::optional<StepAgreement> agreement_;  // agreement of the ranks, where there is one
   std::unique_ptr<CudaGraph> graph_;
   std::uint64_t name_ = 0;                   // the graph's
   std::optional<Kind> captured_, enqueued_;  // the graph's; of the last step, if it was enqueued as ever

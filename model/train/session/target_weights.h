@@ -6,17 +6,17 @@
 
 namespace zs {
 
-/// What counts alike in a step's loss.
+/// Unit that counts alike in a step's loss.
 enum class LossPer : std::uint8_t { tokens, sequences };
 
-/// What the targets of a micro-batch weigh in its loss.
+/// Weights of the targets of a micro-batch in its loss.
 struct TargetWeights {
   std::vector<float> each;  ///< 0 where the target is kIgnoredTarget
-  double all = 0;           ///< their sum: whole numbers, as exact as those
+  double all = 0;           ///< their sum: integers, as exact as those
 };
 
-/// By tokens each target that counts weighs 1. By sequences those of each sequence, of `sequence` targets, together
-/// weigh as many as it has targets, unless none of them counts.
+/// Weights of targets. By tokens each target that counts weighs 1. By sequences those of each sequence, of `sequence`
+/// targets, together weigh as many as it has targets, unless none of them counts.
 TargetWeights weigh_targets(std::span<const std::int32_t> targets, std::int64_t sequence, LossPer per);
 
 }  // namespace zs

@@ -14,9 +14,9 @@ struct BestValidation {
   std::int64_t since = 0;  ///< validations that were no better, since then
 
   bool is_known() const { return step >= 0; }
-  /// Whether the validation behind `step` is the best so far. One that is not finite is not, and counts as no better.
+  /// True if the validation after `step` is the best so far. One that is not finite is not, and counts as no better.
   bool note(std::int64_t at_step, float validation);
-  /// For other ranks: all of it in one word.
+  /// Text for other ranks: all of it in one word.
   std::string text() const;
   static BestValidation parse(std::string_view text);
   bool operator==(const BestValidation&) const = default;

@@ -9,7 +9,8 @@
 
 namespace zs {
 
-/// What metrics.jsonl says of a step that took so long, but for its validation and the steps that were skipped.
+/// Metrics of a step that took so long, as metrics.jsonl has them, but for its validation and the steps that were
+/// skipped.
 StepMetrics step_metrics(const Config& config, std::int64_t step, const StepResult& result, double seconds);
 
 /// Steps of a run that updated nothing.

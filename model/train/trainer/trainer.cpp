@@ -54,7 +54,7 @@ int Trainer::run() {
   if (const int code = prepare(); code != 0 || job_.dry_run) return report_lost_output(code);
   try {
     return report_lost_output(train());
-  } catch (const Error& error) {  // of this rank alone: a disk that is full
+  } catch (const Error& error) {  // an error of this rank alone: a disk that is full
     if (error.code() != ExitCode::io) throw;
     throw Error(error.code(), error.what_happened(), error.where(),
                 fmt::format("{}, then {}", error.what_to_do(), way_on()));
@@ -137,7 +137,7 @@ void Trainer::create_run() {
   const bool is_replaced = !goes_on_ && job_.overwrite;
   if (!is_replaced) reserve_space(place);  // before anything is created
   run_dir_ = goes_on_ ? place : create_run_dir(run_dir_request(), config_text());
-  log_.emplace(run_dir_ + "/metrics.jsonl");  // which nobody else has from here on
+  log_.emplace(run_dir_ + "/metrics.jsonl");  // nobody else has the run's folder from here on
   log_->check_own();
   mark_ = RunMark::find(run_dir_);
   if (!mark_)
@@ -281,7 +281,7 @@ std::optional<double> Trainer::ceiling_percent(const StepMetrics& metrics) const
   return 100 * metrics.tokens_per_s * flops * 1e-9 / *ceiling_gflops_;
 }
 
-/// What the session asks while a step computes.
+/// Answers what the session asks while a step computes.
 void Trainer::answer_within(std::int64_t step) {
   session_->validate_on_request([this] { return is_first() && is_validation_requested(); });
   session_->look_ahead([this, step] { return step < config_.train.steps && lacks_samples(step + 1); });
@@ -310,7 +310,7 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
     result = session_->finish_step();
     seconds = seconds_since(start);
     if (explainer_) explainer_->end_step();
-  } catch (const OrderMismatch& error) {  // the same on every rank
+  } catch (const OrderMismatch& error) {  // all ranks throw it alike
     watch_.dump(error.what());
     if (is_first())
       print_to_stderr("{}{}\n", is_terminal_ ? "\n" : "", error_line(error, fmt::format("step {}", step)));

@@ -40,12 +40,12 @@ struct TrainJob {
   std::string fit_out;     ///< and writes that into this file; empty: nowhere
   std::string other_path;  ///< a dry run compares with that configuration, `other`
   std::optional<Config> other = {};
-  bool verify_order = false;   ///< of the plan in a dry run, else of the first steps
+  bool verify_order = false;   ///< verifies the order of the plan in a dry run, else of the first steps
   bool verify_data = false;    ///< all of it, before the first step
-  bool overwrite = false;      ///< of a named run directory that holds a run
+  bool overwrite = false;      ///< overwrites a named run directory that holds a run
   std::string resume;          ///< "latest", "latest-valid", "auto" or a folder; empty: a new run
   std::string run_dir;         ///< run_dir_asked_for; empty: the next runs/NAME-N
-  ExplainRequest explain;      ///< which steps are looked at
+  ExplainRequest explain;      ///< steps to look at
   std::string config_path;     ///< data is looked up beside it too
   std::string program_folder;  ///< and there
   TimeLimit::Clock::time_point started = TimeLimit::Clock::now();  ///< train.time_limit counts from there
@@ -74,14 +74,14 @@ class Trainer {
   void check_and_plan();
   void open_data();
   void limit_validation(Config& config) const;
-  /// What --fit prints and writes.
+  /// Prints and writes what --fit asks for.
   void fit();
-  /// What --plan-diff prints.
+  /// Prints what --plan-diff asks for.
   void compare();
-  /// As launched; a dry run on one rank plans for job_.ranks or comm.ranks.
+  /// Number of ranks as launched; a dry run on one rank plans for job_.ranks or comm.ranks.
   int planned_ranks() const;
   MemoryDemand memory_demand() const;
-  /// Of this host's memory, or of this rank's GPU.
+  /// Limits of this host's memory, or of this rank's GPU.
   std::vector<MemoryLimit> limits() const;
   /// `may_offload`: of the host's, too, whatever is configured.
   std::vector<MemoryBudget> budgets(bool may_offload = false) const;
@@ -96,7 +96,7 @@ class Trainer {
   void create_run();
   void take_up_run();
   int load_checkpoint();
-  /// Those of model.path, where a new run begins from them.
+  /// Loads the weights of model.path, where a new run begins from them.
   int load_weights();
   bool has_results() const;
   bool is_saved(std::int64_t step) const;
@@ -111,32 +111,33 @@ class Trainer {
   int prune_saved(std::int64_t step);
   /// Only those that the run's mark lists.
   void prune_own_checkpoints();
-  /// What will be accepted after the run has ended early: "go on with --resume latest".
+  /// Hint of how the run can go on after it has ended early: "go on with --resume latest".
   std::string way_on() const;
   std::string save_final_weights();
   void print_header() const;
-  /// How to end the run with time to save, where mpirun would leave little.
+  /// Prints how to end the run with time to save, where mpirun would leave little.
   void print_how_to_stop() const;
-  /// On the disk of `folder`, for the final weights; and there must be room for a checkpoint, if there shall be any.
+  /// Reserves space on the disk of `folder`, for the final weights; and there must be room for a checkpoint, if there
+  /// shall be any.
   void reserve_space(const std::string& folder);
   std::int64_t parameter_count() const;
   std::int64_t checkpoint_bytes() const;  ///< about: of one
   int train();
   /// All but the preparation: the steps, and what the run leaves.
   int run_steps(std::int64_t done);
-  /// From the first step that is not done, to the last or to a stop; the steps that are done then. A code ends this
-  /// rank's part at once.
+  /// Trains from the first step that is not done, to the last or to a stop; `done`: the steps that are done then. A
+  /// code ends this rank's part at once.
   std::optional<int> train_steps(std::int64_t& done);
-  /// What this rank knows, and what all of them have agreed on.
+  /// Reason to stop that this rank knows; and, below, the one that all of them have agreed on.
   StopReason own_stop();
   bool agrees_to_stop();
-  /// Behind a step, where it is time, or one is asked for.
+  /// Validates after a step, where it is time, or one is asked for.
   void validate_behind(std::int64_t step, bool is_requested, StepMetrics& metrics);
   void answer_within(std::int64_t step);
-  /// Before the first step: one that a stop has cut short, of the run that goes on; or that of a new run.
+  /// Validations before the first step: one that a stop has cut short, of the run that goes on; or that of a new run.
   void catch_up_validation();
   void validate_first();
-  /// Whether somebody has put a file kValidateNow into the run's directory; behind the validation it goes.
+  /// True if somebody has put a file kValidateNow into the run's directory; after the validation it goes.
   bool is_validation_requested() const;
   void take_request() const;
   /// Collective: what the metrics of the run that goes on say.
@@ -160,14 +161,14 @@ class Trainer {
   /// A line on stderr, if there is one, of one rank. `kind`: "note" or "warning".
   void tell(const char* kind, const std::string& line) const;
   void report(const StepMetrics& metrics, double seconds_left);
-  /// To metrics.jsonl, and to what else shows the run.
+  /// Writes to metrics.jsonl, and to what else shows the run.
   void log(const StepMetrics& metrics);
   void open_views();
   void refresh_views();
   /// `code`: the exit code.
   void end_views(int code);
   void finish(std::int64_t steps_done, bool was_stopped);
-  /// Where standard output could not be written: says so, and what is lost with it.
+  /// Reports that standard output could not be written, and what is lost with it.
   int report_lost_output(int code) const;
   std::string lost_output() const;
   void print_sample();
@@ -177,7 +178,7 @@ class Trainer {
   // trainer_data.cpp
   void print_packing() const;
   SampleBatch read_batch(const SampleSource& source, std::int64_t first) const;
-  /// Of the training data, from `ahead_`.
+  /// Reader of the training data, from `ahead_`.
   ReadSamples reader_ahead();
   /// Begins to read this rank's micro-batches from those of `step` on.
   void read_ahead_from(std::int64_t step);
@@ -187,7 +188,7 @@ class Trainer {
   int verify_data();
   /// Error(dataset) where this rank's samples of `step` cannot be read.
   void check_samples(std::int64_t step) const;
-  /// Whether that is so; remembers why.
+  /// True if the samples cannot be read; remembers why.
   bool lacks_samples(std::int64_t step);
   /// Collective: whether some rank cannot read its samples of a validation.
   bool lacks_validation_samples();
@@ -202,21 +203,21 @@ class Trainer {
   CpuShare share_;
   std::shared_ptr<const Tokenizer> tokenizer_;  // null: text is bytes
   std::optional<Dataset> dataset_;
-  std::optional<ReadAhead> ahead_;  // of the dataset
+  std::optional<ReadAhead> ahead_;  // reader ahead of the dataset
   DataFacts data_facts_;
-  std::optional<Error> missing_data_;  // of this rank
+  std::optional<Error> missing_data_;  // error of this rank
   bool lacks_data_ = false;            // some rank: training cannot go on
   GpuRanks gpus_;
   TrainPlan plan_;
-  std::string answer_;         // of a dry run, instead of the plan
-  std::string update_choice_;  // what offload.update = "auto" stands for, and why
-  WeightImports weights_;      // what a new run begins from; none: it draws its weights
+  std::string answer_;         // answer of a dry run, instead of the plan
+  std::string update_choice_;  // choice that offload.update = "auto" stands for, and why
+  WeightImports weights_;      // weights that a new run begins from; none: it draws its weights
   std::optional<ResumePoint> resume_;
   std::vector<std::string> changed_keys_;  // since the checkpoint
   std::string run_dir_;
   std::optional<RunMark> mark_;  // the first rank's
   bool goes_on_ = false;         // a run does, in its own directory; agreed
-  bool has_checkpoint_ = false;  // of this run
+  bool has_checkpoint_ = false;  // this run has saved one
   std::unique_ptr<RankDevice> device_;
   std::optional<StepVerifier> verifier_;
   std::unique_ptr<Session> session_;
@@ -248,7 +249,7 @@ class Trainer {
   std::string weights_hash_;
   bool is_terminal_ = false;
   std::optional<double> ceiling_gflops_;
-  double copy_gb_s_ = 0;  // of all ranks; 0: not measured
+  double copy_gb_s_ = 0;  // rate of all ranks; 0: not measured
   SkippedSteps skipped_;
 };
 

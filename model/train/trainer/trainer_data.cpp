@@ -9,7 +9,7 @@
 namespace zs {
 namespace {
 
-/// The same of all ranks that train on the same data.
+/// Name of the data, alike on all ranks that train on the same data.
 std::string name_of(const DataFacts& facts) {
   return fmt::format("{} tokens, digests {} and {}", facts.train_tokens, facts.train_digest, facts.validation_digest);
 }
@@ -97,7 +97,7 @@ int Trainer::verify_data() {
     print_to_stdout("\rverifying data: {} %\x1b[K", percent);
   };
   const int code = agreed(world_, [&] {
-    progress(0);  // of little data another rank reads all
+    progress(0);  // another rank may read all of little data
     verify(*dataset_, world_.rank(), world_.size(), progress);
     if (is_shown) print_to_stdout("\r\x1b[K");
   });

@@ -1,4 +1,4 @@
-// How a run stops and ends: who asks it to, what is saved then, and what is kept ready for that.
+// End of a run, and how it stops: who asks it to, what is saved then, and what is kept ready for that.
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@
 namespace zs {
 namespace {
 
-/// Of a tensor, in the header of a safetensors file; of a segment, in a checkpoint's manifest and its padding.
+/// Bytes of a tensor in the header of a safetensors file; of a segment in a checkpoint's manifest and its padding.
 constexpr std::int64_t kHeaderBytes = 160, kSegmentBytes = 200;
 
 double elapsed_s(TimeLimit::Clock::time_point start) {
@@ -191,7 +191,8 @@ std::string Trainer::lost_output() const {
   return fmt::format("standard output was lost: {}{}", system_reason(stdout_failure()), kept);
 }
 
-/// Not collective: only one rank prints, and its code is the job's. One that is not 0 stays: the launcher goes by it.
+/// Reports lost output. Not collective: only one rank prints, and its code is the job's. One that is not 0 stays: the
+/// launcher goes by it.
 int Trainer::report_lost_output(int code) const {
   if (!is_first() || code != 0 || stdout_failure() == 0) return code;
   const Error error(ExitCode::io, lost_output(), "stdout", "send it where there is room");

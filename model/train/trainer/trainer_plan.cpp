@@ -22,7 +22,8 @@
 namespace zs {
 namespace {
 
-/// By a rank: those of the device, that which reads ahead, and that which writes checkpoints.
+/// Number of threads that a rank starts: those of the device, that which reads ahead, and that which writes
+/// checkpoints.
 int started_threads(const CpuShare& share, const Config& config) {
   return share.threads - 1 + kStreamRoles + 1 + int{config.checkpoint.background};
 }
@@ -57,7 +58,7 @@ int Trainer::settle_recompute() {
   RecomputeSet set;
   const std::int64_t blocks = config_.model.layers;
   recompute = set.entries(blocks);
-  if (!job_.fit.empty()) return 0;  // which shows what each costs
+  if (!job_.fit.empty()) return 0;  // --fit shows what each costs
   const bool looks = world_.local_rank() == 0 || device_kind(config_) == DeviceKind::cuda;
   RecomputeSet own;
   bool has_looked = false;
@@ -109,7 +110,7 @@ int Trainer::settle_update() {
 
 int Trainer::settle_resident_units() {
   Config::Count& units = job_.config.offload.resident_units;
-  if (!job_.fit.empty()) return 0;  // which chooses it for each setting
+  if (!job_.fit.empty()) return 0;  // --fit chooses it for each setting
   if (!std::exchange(units.is_auto, false) || !config_.offload.has_any_of_units()) return 0;
   const bool looks = world_.local_rank() == 0 || device_kind(config_) == DeviceKind::cuda;
   std::int64_t most = kMostResidentUnits, own = -1;
@@ -173,7 +174,7 @@ void Trainer::fit() {
 void Trainer::compare() {
   Config config = *job_.other;
   check_ranks(config, planned_ranks(), memory_demand().plan.hosts);
-  // What is found out of these for this run holds for that one.
+  // Facts that were found out for this run hold for that one.
   if (config.device == "auto") config.device = config_.device;
   limit_validation(config);
   MemoryDemand demand = memory_demand();
@@ -205,7 +206,7 @@ void Trainer::open_data() {
   options.threads = share_.threads;
   dataset_ = open_dataset(options);
   check_targets(*dataset_, can_validate() ? config_.run.validate_batches * config_.train.global_batch : 0);
-  // What is wrong with the prompt shall not come out at the end.
+  // A wrong prompt is refused now, not at the end.
   if (config_.run.sample_tokens > 0)
     SampleText(config_, tokenizer_.get()).prompt(config_.run.sample_prompt, "run.sample_prompt");
 }

@@ -1,4 +1,4 @@
-// What a Trainer says and does about its run's directory.
+// Trainer's output, and its run's directory.
 
 #include "model/data/utf8.h"
 #include "model/train/config/config_dataset.h"
@@ -103,7 +103,7 @@ void Trainer::end_views(int code) {
   } else {
     views_->end(RunState::failed, fmt::format("with exit code {}; {}", code, way_on()));
   }
-  if (code != 0) return;  // what has been printed is the last line
+  if (code != 0) return;  // the last line has been printed
   for (const std::string& warning : views_->take_warnings()) tell("warning", warning);
 }
 

@@ -1,4 +1,4 @@
-// When a run validates, and what follows from that: which checkpoint is the best, and when to end.
+// Validations of a run: when they are, and what follows from them: which checkpoint is the best, and when to end.
 
 #include <sys/stat.h>
 #include <unistd.h>

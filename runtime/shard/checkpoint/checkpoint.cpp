@@ -16,7 +16,7 @@ namespace {
 
 constexpr char kSeparator = '\x1f';
 
-/// Without the state an optimizer goes on as if training began, so what it does not know is refused too.
+/// Checks the state: without it an optimizer goes on as if training began, so what it does not know is refused too.
 void check_state(const CheckpointReader& reader, const std::vector<HeldTensor>& tensors) {
   std::set<std::string> saved, own;
   for (const CheckpointTensor& tensor : reader.manifest().tensors)
@@ -33,8 +33,8 @@ void check_state(const CheckpointReader& reader, const std::vector<HeldTensor>& 
               "load it with the optimizer that it was saved with, or the weights alone by load_weights()");
 }
 
-/// What differs between a checkpoint's tensors, those of the kinds that are wanted, and the model's; empty when nothing
-/// does.
+/// Differences between a checkpoint's tensors, those of the kinds that are wanted, and the model's; empty when there
+/// are none.
 std::string differences(const CheckpointReader& reader, const std::vector<HeldTensor>& tensors) {
   constexpr std::size_t kMostNamed = 5;
   std::vector<std::string> found;
@@ -85,7 +85,7 @@ void fill(CheckpointReader& reader, const std::vector<HeldTensor>& tensors, Exec
     store = [&](const Buffer& out, const void* elements) {
       if (link.is_on_disk(out)) return link.write(out, elements);
       if (out.device == DeviceKind::cuda) return upload_now(context, out, elements);
-      std::memcpy(out.data, elements, static_cast<std::size_t>(out.bytes()));  // which the host keeps
+      std::memcpy(out.data, elements, static_cast<std::size_t>(out.bytes()));  // the host keeps `out`
     };
   }
   reader.read(requests, store);

@@ -129,7 +129,7 @@ std::optional<Error> why_kept(const Folder& root, std::int64_t step, const Check
       return kept("this is the checkpoint of another step, and stays", folder);
     if (is_other_run(manifest, owner)) return kept("this is another run's checkpoint, and stays", folder);
   } catch (const DamagedCheckpoint&) {  // the checkpoint is of no use to anybody
-  } catch (const Error& error) {        // it may be good
+  } catch (const Error& error) {        // the checkpoint may be good
     return error;
   }
   return std::nullopt;

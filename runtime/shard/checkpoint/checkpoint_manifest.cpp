@@ -85,7 +85,7 @@ class Checker {
       fail("a segment lies outside of its file");
   }
 
-  /// Segments lie where a save lays them: behind the header, and behind each other.
+  /// Segments lie where a save lays them: after the header, and after each other.
   void check_places(const CheckpointFile& file, const CheckpointManifest& manifest) const {
     std::int64_t end = sizeof(DataHeader);
     for (const SavedSegment& segment : file.segments) {

@@ -32,7 +32,7 @@ std::vector<std::vector<ElementRange>> plan_writes(const std::vector<std::vector
 /// Every segment begins on a multiple of this many bytes.
 inline constexpr std::int64_t kSegmentAlign = 64;
 
-/// Places ranges in a file behind `header_bytes`, one after the other. `element_bytes` of each tensor.
+/// Places ranges in a file after `header_bytes`, one after the other. `element_bytes` of each tensor.
 std::vector<SavedSegment> lay_out(const std::vector<ElementRange>& ranges,
                                   const std::vector<std::int64_t>& element_bytes, std::int64_t header_bytes);
 /// End of the last segment, rounded up.
@@ -55,7 +55,7 @@ class SegmentIndex {
 
   /// True if every element of the tensor was saved exactly once.
   bool is_complete(std::int64_t tensor) const;
-  /// In the order of elements. The tensor is complete and holds the range, which is one run.
+  /// Finds the parts to read, in the order of elements. The tensor is complete and holds the range, which is one run.
   std::vector<ReadPart> find(const ElementRange& wanted) const;
 
  private:

@@ -113,7 +113,7 @@ class ShardReader {
     ZS_CHECK(false, "element {} of {} is not held here", at, held.tensor.parameter);
   }
 
-  /// As much of it as one block is: it comes from the disk to memory that the next one has, too.
+  /// Reads as much of a piece as one block is: it comes from the disk to memory that the next one has, too.
   Buffer read_piece(const Buffer& piece, std::vector<std::byte>& memory) const {
     const Buffer part = piece.slice(0, std::min(piece.elems, DataFileWriter::kBlockBytes / size_of(piece.dtype)));
     memory.resize(static_cast<std::size_t>(part.bytes()));
@@ -175,7 +175,7 @@ class CheckpointSaver {
     opened_ = io_.make_folder(opened_root_, writing_);
   }
 
-  /// What this rank writes, one segment after the other.
+  /// Copies what this rank writes, one segment after the other.
   void copy(const Buffer& held) const {
     std::int64_t at = 0;
     reader().for_each([&](const SavedSegment&, const Buffer& data) {
@@ -193,7 +193,7 @@ class CheckpointSaver {
     });
   }
 
-  /// The same from what was copied, by any thread, until `is_dropped`.
+  /// Writes what was copied, by any thread, until `is_dropped`.
   void write(const Buffer& held, const std::atomic<bool>& is_dropped) {
     const std::vector<std::int64_t> element_bytes = manifest_.element_bytes();
     write_file([&](DataFileWriter& file) {
@@ -263,12 +263,12 @@ class CheckpointSaver {
     io_.sync_folder(opened_root_);
   }
 
-  /// As far as it goes: the error that is under way says more.
+  /// Cleans up as far as it goes: the error that is under way says more.
   void clean_up() const noexcept {
     if (!is_first() || !opened_root_.is_open()) return;
     try {
       io_.remove_folder(opened_root_, writing_);
-    } catch (const std::exception&) {  // it is ignored by its name, and removed by the next save that succeeds
+    } catch (const std::exception&) {  // the folder is ignored by its name, and removed by the next save that succeeds
     }
   }
 

@@ -15,12 +15,12 @@ class BackgroundSave {
   /// Largest size of the copy on this rank, in bytes.
   static std::int64_t held_bytes(const Executor& executor, const Optimizer& optimizer);
 
-  /// As save(), but that it returns when the copy is made. `held` (u8) is nobody else's until this ends. Throws
+  /// Begins a save, as save(), but returns when the copy is made. `held` (u8) is nobody else's until this ends. Throws
   /// AgreedError: nothing is saved, what was written is removed.
   BackgroundSave(const TrainingState& state, const std::string& root, const CheckpointInfo& info, FileWatch* watch,
                  const Buffer& held);
-  /// Without `finish` nothing was saved: what was written so far stays under its other name, for the next save to
-  /// remove.
+  /// Ends it. Without `finish` nothing was saved: what was written so far stays under its other name, for the next save
+  /// to remove.
   ~BackgroundSave();
   BackgroundSave(const BackgroundSave&) = delete;
   BackgroundSave& operator=(const BackgroundSave&) = delete;

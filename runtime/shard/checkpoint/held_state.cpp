@@ -13,7 +13,8 @@ HeldTensor::Piece piece_of(const ShardSegment& segment, const Buffer& data) {
   return {{0, segment.view_offset, segment.run, runs, runs > 1 ? segment.stride : 0}, data};
 }
 
-/// Of a state that has an element for a block of the parameter's, whole blocks; ranks that share one both have it.
+/// Piece of a state that has an element for a block of the parameter's, whole blocks; ranks that share one both have
+/// it.
 HeldTensor::Piece blocks_piece_of(const ShardSegment& segment, const Buffer& data) {
   return {{0, first_block_of({segment.view_offset, segment.run, segment.stride}), data.elems, 1, 0}, data};
 }

@@ -39,7 +39,7 @@ struct HeldKind {
   bool is_of(std::size_t parameter) const { return has.empty() || has.at(parameter); }
 };
 
-/// Without an optimizer: of the weights. What are copies is enqueued.
+/// State of a unit, by kind; without an optimizer that of the weights. What are copies is enqueued.
 std::vector<HeldKind> unit_state(Executor& executor, const Optimizer* optimizer, std::size_t unit);
 /// Enqueues the writing of what became of the shards, where they are a copy.
 void store_unit_state(Executor& executor, const Optimizer& optimizer, std::size_t unit, const HeldKind& state);
@@ -47,7 +47,7 @@ void store_unit_state(Executor& executor, const Optimizer& optimizer, std::size_
 /// UsageError, by `what`, where the optimizer has state that is not f32, element by element: checkpoints alone hold it.
 void check_plain_state(const Optimizer& optimizer, const char* what);
 
-/// The state by parameter and kind: of units, in their order, and behind them the ignored parameters, of which there
+/// The state by parameter and kind: of units, in their order, and after them the ignored parameters, of which there
 /// are the values alone. Views of the shards. Without an optimizer: of the weights. UsageError where an ignored
 /// parameter is not f32.
 std::vector<HeldTensor> held_tensors(const Executor& executor, const Optimizer* optimizer);

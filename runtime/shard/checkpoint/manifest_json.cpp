@@ -85,7 +85,8 @@ enum class Place : std::uint8_t {
 };
 enum class Type : std::uint8_t { object, array, text, number };
 
-/// What may be there, in what, and of which type. An empty key: any key of an object, or the elements of an array.
+/// Rule of what may be there, in what, and of which type. An empty key: any key of an object, or the elements of an
+/// array.
 struct Rule {
   Place place, parent;
   std::string_view key;

@@ -8,7 +8,7 @@
 
 namespace zs {
 
-/// What a manifest says of itself; nothing where it does not, or not well.
+/// Format and version that a manifest says it has; nothing where it does not, or not well.
 struct ManifestFormat {
   std::string format;
   std::optional<std::int64_t> version;

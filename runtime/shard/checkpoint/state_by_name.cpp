@@ -78,7 +78,7 @@ class Reader {
     return held;
   }
 
-  /// What was gathered is compute's.
+  /// Keeps what was gathered; it is compute's.
   void keep(WholeUnit whole) {
     for (Memory* memory : {&whole.sharded, &whole.whole}) {
       if (!*memory) continue;

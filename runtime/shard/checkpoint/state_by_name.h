@@ -11,12 +11,13 @@
 
 namespace zs {
 
-/// Alike on every rank.
+/// Options of a state by name, alike on every rank.
 struct StateOptions {
   bool whole = false;    ///< whole tensors, gathered unit by unit; else this rank's parts, without communication
   bool on_host = false;  ///< copies in the host's memory; with `whole` no more than one unit at a time is on the device
-  std::optional<int> only_rank =
-      {};  ///< goes with `whole`: the other ranks get tensors without pieces, and hold no more than their shards
+  /// Rank that alone gets the tensors; goes with `whole`: the other ranks get tensors without pieces, and hold no more
+  /// than their shards.
+  std::optional<int> only_rank = {};
   bool with_frozen = true;     ///< parameters that are not trained too
   bool with_optimizer = true;  ///< the optimizer's, and the numbers of updates
 };
@@ -40,11 +41,11 @@ struct StateByName {
 /// but copies of what a disk keeps.
 StateByName state_by_name(const TrainingState& state, const StateOptions& options = {});
 
-/// Alike on every rank.
+/// Options of a load, alike on every rank.
 struct LoadOptions {
   bool strict = true;  ///< the names are those of the state, all of them and no others; else what is there is loaded
-  std::optional<int> only_rank =
-      {};  ///< this rank has all tensors, whole, and the others get theirs of it; what they pass is not looked at
+  /// Rank that alone has all tensors, whole, and the others get theirs of it; what they pass is not looked at.
+  std::optional<int> only_rank = {};
   bool with_frozen = true;     ///< a strict load wants frozen parameters too
   bool with_optimizer = true;  ///< the optimizer's state and numbers of updates are loaded
 };

@@ -16,7 +16,7 @@ using Key = std::pair<std::string, std::string>;  // parameter, kind
 Key key_of(const HeldTensor& held) { return {held.tensor.parameter, held.tensor.kind}; }
 std::string text_of(const Key& key) { return fmt::format("{} ({})", key.first, key.second); }
 
-/// Where elements of a given tensor are, by their first.
+/// Index of the elements of a given tensor, by their first.
 class Index {
  public:
   explicit Index(const HeldTensor& given) {
@@ -43,7 +43,7 @@ class Index {
   std::map<std::int64_t, Buffer> parts_;
 };
 
-/// To what the host keeps for a GPU, or on a disk.
+/// Stores to what the host keeps for a GPU, or on a disk.
 void store_now(Executor& executor, const Buffer& to, const Buffer& part) {
   const HostView values(executor.context(), executor.context().stream(), part);
   if (executor.link().is_on_disk(to)) return executor.link().write(to, values.as<float>());
@@ -61,7 +61,7 @@ bool fill(Executor* executor, const Index& index, std::int64_t begin, const Buff
     const bool is_on_gpu = to.device == DeviceKind::cuda;
     if (is_on_gpu && part.device == DeviceKind::cpu) return upload_now(*context, to, part.data);
     if (!is_on_gpu && context->device().kind() == DeviceKind::cuda) return store_now(*executor, to, part);
-    // What is not of this device is the caller's, who keeps it until the load is over.
+    // Memory of another device is the caller's, who keeps it until the load is over.
     context->launch({"load_state", is_on_gpu ? std::vector{part} : std::vector<Buffer>{}, {to}},
                     [&kernels = context->kernels(), to, part, is_on_gpu](ExecContext& exec) {
                       is_on_gpu ? kernels.copy(exec, to, part) : kernels.upload(exec, to, part.data);
@@ -69,7 +69,7 @@ bool fill(Executor* executor, const Index& index, std::int64_t begin, const Buff
   });
 }
 
-/// The same of all that a rank holds of the tensor.
+/// Fills all that a rank holds of the tensor.
 bool fill(Executor* executor, const Index& index, const HeldTensor& held) {
   for (const HeldTensor::Piece& piece : held.pieces)
     for (std::int64_t run = 0; run < piece.range.runs; ++run)
@@ -256,7 +256,7 @@ class Loader {
   std::vector<HeldTensor> held_;
   std::map<std::string, const Parameter*> parameters_;
   std::map<Key, const HeldTensor*> given_;
-  std::vector<std::int64_t> shared_;  // by rank `root`, of held_ and behind them of parameters_
+  std::vector<std::int64_t> shared_;  // by rank `root`, of held_ and after them of parameters_
   bool is_alike_ = true;
 };
 

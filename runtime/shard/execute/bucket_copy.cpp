@@ -6,14 +6,14 @@
 namespace zs {
 namespace {
 
-/// Of one shard, in the order of the shard, as far as the part has it.
+/// Segments of one shard, in the order of the shard, as far as the part has it.
 std::vector<ShardSegment> segments_of(const UnitLayout& layout, const BucketPart& part, int shard) {
   std::vector<ShardSegment> segments = layout.segments(part.first + shard);
   std::erase_if(segments, [&](const ShardSegment& segment) { return segment.shard_offset >= part.shard_elems; });
   return segments;
 }
 
-/// From the first element of a segment to its last.
+/// Elements from the first one of a segment to its last.
 Buffer rows_of(const Buffer& full, const FlatView& view, const ShardSegment& segment) {
   return full.slice(view.offset + segment.view_offset, (segment.runs() - 1) * segment.stride + segment.run);
 }
@@ -33,8 +33,8 @@ void copy_shard_in(ExecContext& exec, const KernelTable& kernels, const UnitLayo
 
 /// The views that a part has elements of.
 std::vector<Buffer> views_in(const UnitLayout& layout, const BucketPart& part, const Buffer& full) {
-  const bool has_all =
-      part.shards == layout.ranks();  // then there is no need to look at each shard, of which there may be thousands
+  // A part with all shards needs no look at each, of which there may be thousands.
+  const bool has_all = part.shards == layout.ranks();
   std::set<std::size_t> found;
   for (int i = 0; i < part.shards && !has_all; ++i) {
     for (const ShardSegment& segment : segments_of(layout, part, i)) found.insert(segment.view);

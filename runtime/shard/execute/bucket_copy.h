@@ -7,7 +7,7 @@
 /// copies that an interleaved layout needs around its collectives. On return: enqueued on `stream`, not done.
 namespace zs {
 
-/// The shards of `first` and those behind it, each so many elements from its begin.
+/// The shards of `first` and those after it, each so many elements from its begin.
 struct BucketPart {
   int first, shards;
   std::int64_t shard_elems;  ///< layout.gathered_shard_elems() without the parts of whole parameters,

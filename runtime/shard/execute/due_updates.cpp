@@ -23,7 +23,7 @@ void DueUpdates::settle() {
   while (!due_.empty()) update_next();
 }
 
-/// Its own phase within a forward's.
+/// Makes the next update, in a phase of its own within a forward's.
 void DueUpdates::update_next() {
   const int unit = due_.back();
   due_.pop_back();
@@ -32,7 +32,7 @@ void DueUpdates::update_next() {
   trace.set_phase("optimizer");
   try {
     update_(unit, due_.empty() ? std::nullopt : std::optional(due_.back()));
-  } catch (...) {  // of a device that has failed
+  } catch (...) {  // thrown by a device that has failed
     due_.clear();
     throw;
   }

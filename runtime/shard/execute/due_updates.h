@@ -13,15 +13,16 @@ namespace zs {
 /// micro-batch. Owned by an Executor; one host thread uses it. On return from every function: enqueued, not done.
 class DueUpdates {
  public:
-  /// Enqueues the update of a unit, and records FlatParameter::updated behind it. `next`: whose is enqueued behind it,
+  /// Enqueues the update of a unit, and records FlatParameter::updated after it. `next`: whose is enqueued after it,
   /// where one is left.
   using Update = std::function<void(int unit, std::optional<int> next)>;
 
   explicit DueUpdates(Context& context) : context_(context) {}
 
-  /// In the order in which the units were gathered since the last time, or, where they were not, as given.
+  /// Leaves the units' updates, in the order in which the units were gathered since the last time, or, where they were
+  /// not, as given.
   void leave(std::vector<int> units, Update update);
-  /// A gather of the unit is about to be enqueued: its update comes before, and those that it is behind.
+  /// A gather of the unit is about to be enqueued: its update comes before, and those queued ahead of it.
   void before_gather(int unit);
   /// All that are left: before the state is read or written otherwise than by gathers.
   void settle();

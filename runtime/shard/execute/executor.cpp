@@ -152,7 +152,7 @@ Communicator& Executor::norm_comm() {
   return groups.norm ? *groups.norm : everybody_;
 }
 
-/// What the other ranks gather lies beside theirs, where the ranks can share memory.
+/// Acquires the memory that the other ranks gather: beside theirs, where the ranks can share memory.
 Memory Executor::acquire_shard(FlatParameter& unit, DType dtype, const char* label) {
   if (can_share(unit) && !gathers_in_two_steps(unit) && dtype == unit.precision.param &&
       unit.precision.gather_format == nullptr) {
@@ -161,19 +161,19 @@ Memory Executor::acquire_shard(FlatParameter& unit, DType dtype, const char* lab
   return comm_pool_.acquire(unit.layout->held_elems() * size_of(dtype), context_.stream(), label);
 }
 
-/// Whether the order of its shards is the order of its parameters, and nothing else has to be there.
+/// True if the order of the unit's shards is the order of its parameters, and nothing else has to be there.
 bool Executor::can_share(const FlatParameter& unit) const {
   return zero_copy_ && !unit.is_local() && !unit.comes_from_host() && !unit.layout->is_interleaved() &&
          unit.layout->whole_elems() == 0;
 }
 
-/// From the masters to the small group's shards, and from those.
+/// True if gathers go from the masters to the small group's shards, and from those.
 bool Executor::gathers_in_two_steps(const FlatParameter& unit) {
   return unit.groups().gather->size() < unit.layout->ranks();
 }
 
-/// One of the parts that `group` gathers, in a window of all of them, which the unit's parameters are from now on; none
-/// where the group has no windows.
+/// Acquires one of the parts that `group` gathers, in a window of all of them, which the unit's parameters are from now
+/// on; none where the group has no windows.
 Memory Executor::acquire_shared(FlatParameter& unit, Communicator& group, DType dtype, Stream& stream,
                                 const char* label) {
   const std::int64_t elems = unit.layout->gathered_elems() / group.size(), bytes = elems * size_of(dtype);
@@ -184,8 +184,8 @@ Memory Executor::acquire_shared(FlatParameter& unit, Communicator& group, DType 
   const Buffer own = unit.shared.slice(group.rank() * elems, elems);
   if (!group.is_race_checked()) return comm_pool_.adopt(own.data, bytes, stream, label);
   unit.published = own;
-  windows_.push_back(
-      BufferRaceCheck::allocate(bytes));  // beside what is counted, so that a step has the memory that was planned
+  // This memory is beside what is counted, so that a step has the memory that was planned.
+  windows_.push_back(BufferRaceCheck::allocate(bytes));
   return comm_pool_.adopt(windows_.back().get(), bytes, stream, label);
 }
 

@@ -68,8 +68,8 @@ class Executor {
   /// Compute has updated the unit's masters, which are not gathered any more before the step ends, and its gradient is
   /// done with.
   void updated_in_backward(int unit);
-  /// From now on gradients are there from a unit's reduction until updated_in_backward. UsageError of `owner` where the
-  /// masters cannot be updated in backward.
+  /// Makes gradients transient: they are there from a unit's reduction until updated_in_backward. UsageError of `owner`
+  /// where the masters cannot be updated in backward.
   void make_gradients_transient(std::string_view owner);
   bool has_transient_gradients() const { return !units_.empty() && units_.front().has_transient_grad; }
   /// Whoever has made them so is gone; they are always there again as soon as an optimizer keeps them.
@@ -88,7 +88,7 @@ class Executor {
   void drop_reports();
   /// No later reduction starts before `event`: what is more urgent goes first.
   void hold_reductions(const Event& event);
-  /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait
+  /// The master shards (and their compute copies) were written by compute work enqueued so far; the next gathers wait
   /// for it. Not within a step: what is unsharded, or kept for a gather, would be old.
   void masters_updated();
   /// Masters were written by work on any stream, which `done` follows; the next gathers wait for that, and not for
@@ -97,7 +97,7 @@ class Executor {
   /// UsageError where a unit is unsharded, or kept for a gather.
   void check_all_sharded() const;
   /// Compute waits until no rank reads this rank's shards any more. Before they are written otherwise than by AdamW,
-  /// behind `wait_reductions` right after a step's last micro-batch, whose own communication on compute says the same,
+  /// after `wait_reductions` right after a step's last micro-batch, whose own communication on compute says the same,
   /// or by `write_back`. Collective; nothing where no unit is zero-copy.
   void wait_readers();
   /// Shards in shared memory count as not yet written, as of what compute was given so far: after an error the
@@ -108,15 +108,15 @@ class Executor {
   /// Sets the seed of random rounding from now on; `draws`: the weights are drawn anew from it. Between steps, after
   /// `wait_readers`.
   void set_seed(std::uint64_t seed, bool draws);
-  /// The host filled the master shards while the device was idle: their narrow copies follow, and the next gathers wait
-  /// for those.
+  /// The host filled the master shards while the device was idle: their compute copies follow, and the next gathers
+  /// wait for those.
   void masters_loaded();
   /// Updates that are left for the next forward. Settle them before you read or write masters, moments or gradients
   /// where they are kept.
   DueUpdates& due_updates() { return due_updates_; }
   /// Link by which shards that the host keeps come and go.
   HostLink& link() { return link_; }
-  /// For an UnshardScope: what moves whole units, and what looks at what is written there.
+  /// Services for an UnshardScope: what moves whole units, and what looks at what is written there.
   ScopeTransfer& transfer() { return transfer_; }
   WriteCheck& write_check() { return write_check_; }
   /// The masters of a unit, which is sharded, are written by compute work between the two. `with_others`: collective,
@@ -159,7 +159,7 @@ class Executor {
   }
   /// Scheme of units without a placement of their own.
   const ShardScheme& scheme() const { return placements_.front()->scheme; }
-  /// For small reductions on the compute stream, over all ranks: losses.
+  /// Communicator over all ranks for small reductions on the compute stream: losses.
   Communicator& compute_comm() { return everybody_; }
   /// Communicator for norms: over the ranks that together hold each master weight once, or, where those are not the
   /// same for every unit, over all ranks, of which `counts_in_norm` then says whose segments of a unit make up the
@@ -216,7 +216,7 @@ class Executor {
   bool has_mixed_norms_ = false, checks_all_written_ = false, has_initial_weights_ = true;
   std::vector<Event> held_for_;
   std::map<int, std::function<void(int unit)>> reduced_hooks_;  // in the order in which they came
-  int hooks_ = 0;                                               // so many came
+  int hooks_ = 0;                                               // number of hooks that came
   std::vector<int> reported_;                                   // units, in this step
   std::optional<int> updated_;                                  // a unit, in backward of this step
 };

@@ -1,4 +1,4 @@
-// What an Executor does for those who use a unit's gradient while backward goes on.
+// Services of an Executor for those who use a unit's gradient while backward goes on.
 #include <algorithm>
 #include <utility>
 

@@ -23,7 +23,7 @@ struct InitialValues {
   int threads;
   std::vector<float> values = {};
 
-  /// Those of a segment from its element `begin` on, as many as are worth a copy.
+  /// Draws elements of a segment from its element `begin` on, as many as are worth a copy.
   void draw(const FlatView& view, const ShardSegment& segment, std::int64_t begin) {
     constexpr std::int64_t kMost = std::int64_t{1} << 18, kWorthATeam = 1 << 12;
     values.resize(static_cast<std::size_t>(std::min(kMost, segment.count - begin)));

@@ -18,8 +18,8 @@ namespace zs {
 /// One unit's parameters: their layout, their persistent shards and their transient buffers. `master` (f32 weights),
 /// `grad` (f32, reduced; none of a frozen unit) and, where parameters run in bf16, `narrow` (their bf16 copy, written
 /// by the optimizer) have layout->held_elems() elements each: slice `slice` of layout->ranks(), and whole parameters
-/// behind it. Of a zero-copy unit other ranks read this rank's shard (the one in the runtime dtype; `shared_kept` where
-/// there is one): it is written only behind what Executor::wait_readers does.
+/// after it. Of a zero-copy unit other ranks read this rank's shard (the one in the runtime dtype; `shared_kept` where
+/// there is one): it is written only after what Executor::wait_readers does.
 struct FlatParameter {
   FlatParameter(std::string unit_name, std::vector<Parameter*> members, std::shared_ptr<const UnitLayout> unit_layout,
                 int master_slice, const MixedPrecisionPolicy& unit_precision, std::uint64_t rounding_seed = 0)
@@ -90,7 +90,7 @@ struct FlatParameter {
   }
   /// Masters that the host keeps are on the device only in windows (HostLink).
   bool has_masters_on_host() const { return placement && placement->options.residence.has_masters_on_host; }
-  /// As things stand those are what is gathered: each gather brings them.
+  /// True if each gather brings the masters from the host: as things stand they are what is gathered.
   bool comes_from_host() const {
     return has_masters_on_host() && gathered_dtype == DType::f32 && layout->held_elems() > 0;
   }
@@ -99,7 +99,7 @@ struct FlatParameter {
   Buffer compute_copy_buffer() const {
     return compute_copy ? compute_copy.buffer(DType::bf16, layout->held_elems()) : Buffer{};
   }
-  /// In gathered_dtype.
+  /// Weights that this rank holds, in gathered_dtype.
   Buffer held_param_buffer() const { return gathered_dtype == DType::f32 ? master_buffer() : compute_copy_buffer(); }
   /// Buffer that is gathered.
   Buffer param_buffer() const { return held_param_buffer().slice(0, layout->gathered_shard_elems()); }
@@ -116,7 +116,7 @@ struct FlatParameter {
   Buffer whole_view(const Buffer& held, const FlatView& view) const {
     return held.slice(layout->held_offset(view), view.numel);
   }
-  /// Its shards lie in memory that the ranks share.
+  /// True if the unit's shards lie in memory that the ranks share.
   bool is_zero_copy() const { return !shared.empty(); }
   /// As things stand nothing is copied to gather it: the unsharded parameters are a view of everybody's shards.
   bool is_view() const {
@@ -126,7 +126,7 @@ struct FlatParameter {
   bool is_parked() const { return !parked.empty(); }
   /// No other rank has a part of it.
   bool is_local() const { return layout->ranks() == 1 || layout->gathered_elems() == 0; }
-  /// Nothing is gathered: the shards are the parameters, where they lie.
+  /// True if nothing is gathered: the shards are the parameters, where they lie.
   bool is_never_gathered() const { return is_local() && !comes_from_host(); }
   /// Or on its way, or kept for a gather.
   bool is_unsharded() const { return full || whole || kept || is_open; }

@@ -1,4 +1,4 @@
-// What accumulates of gradients, on its way to the host between micro-batches and back.
+// Accumulating gradients, on their way to the host between micro-batches and back.
 #include <utility>
 
 #include "runtime/shard/execute/grad_reducer.h"
@@ -10,7 +10,7 @@ Buffer GradReducer::parked_buffer(const FlatParameter& unit) {
                              : unit.kept_grad_buffer();
 }
 
-/// What nobody has added to since it came back is on the host as it was.
+/// Parks the gradient; if nobody has added to it since it came back, the host has it as it was.
 void GradReducer::park_accumulated(FlatParameter& unit) {
   Memory& here = unit.full_grad ? unit.full_grad : unit.grad;
   if (unit.is_parked()) {

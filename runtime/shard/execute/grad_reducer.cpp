@@ -105,7 +105,8 @@ void GradReducer::reduce_scatter(const FlatParameter& unit, const Buffer& out, R
   });
 }
 
-/// By what compute has made of it. One that came back from the host is the offload stream's until it is used.
+/// Replaces the full gradient by what compute has made of it. One that came back from the host is the offload stream's
+/// until it is used.
 void GradReducer::replace_full(FlatParameter& unit, Memory memory) {
   unit.full_grad.release(context_.stream());
   unit.full_grad = std::move(memory);
@@ -210,7 +211,7 @@ void GradReducer::release_gradient(FlatParameter& unit) {
 void GradReducer::clear(FlatParameter& unit) {
   unit.grad_is_written = unit.sum_is_written = false;
   if (unit.sum) unit.sum.release(reduction());
-  if (unit.host_grad && unit.grad) unit.grad.release(context_.stream());  // of an abandoned micro-batch
+  if (unit.host_grad && unit.grad) unit.grad.release(context_.stream());  // left by an abandoned micro-batch
   release_finished_sum();
 }
 

@@ -34,7 +34,8 @@ class GradReducer {
   void resume_accumulated(FlatParameter& unit);
   void park_sum(FlatParameter& unit);
   void reload_sum(FlatParameter& unit);
-  /// After the last reduction of a step: every rank gets the parts of whole parameters' gradients that the others have.
+  /// Gathers whole parameters' gradients after the last reduction of a step: every rank gets the parts that the others
+  /// have.
   void gather_whole(FlatParameter& unit);
 
   /// Gradients that the host keeps: `bring_gradient` has the master's on the device for `stream`, with what was summed
@@ -56,9 +57,9 @@ class GradReducer {
   void zero(Stream& stream, const char* name, const std::vector<Buffer>& buffers);
   /// Communicator::reduce_scatter of the unit's full gradient, or what takes its place.
   void reduce_scatter(const FlatParameter& unit, const Buffer& out, ReduceInto into);
-  /// On compute: what was accumulated in f32 becomes what the reduction carries.
+  /// Casts, on compute, what was accumulated in f32 to what the reduction carries.
   void cast_gradient(FlatParameter& unit);
-  /// On compute: the full gradient, view after view, becomes its bucket.
+  /// Copies, on compute, the full gradient, view after view, to its bucket.
   void interleave(FlatParameter& unit);
   void replace_full(FlatParameter& unit, Memory memory);
   void add_to_grad(FlatParameter& unit);

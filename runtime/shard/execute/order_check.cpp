@@ -44,7 +44,7 @@ DType dtype_of(Action::Kind kind, const FlatParameter& unit) {
   }
 }
 
-/// One of what ranks must have alike of a unit.
+/// Fact about a unit that ranks must have alike.
 struct Fact {
   const char* name;
   std::string (*text)(std::int64_t value);  // null: a hash, which says nothing
@@ -220,7 +220,7 @@ void OrderCheck::settle(bool are_equal) {
 }
 
 void OrderCheck::begin_micro_batch() {
-  compare_if_due();  // of a step that nobody took the gradients of
+  compare_if_due();  // compares a step that nobody took the gradients of
   before_micro_batch_ = {hash_, operations_.size()};
 }
 

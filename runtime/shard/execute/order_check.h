@@ -24,7 +24,7 @@ class OrderMismatch final : public Error {
  public:
   /// `what`: "the ranks disagree on ... in step 3, ...". `step`: comparisons before this one.
   OrderMismatch(std::int64_t step, const std::string& what, const char* what_to_do);
-  /// On the order of communication; `detail` is where in the step the ranks part.
+  /// Error about the order of communication; `detail` is where in the step the ranks part.
   explicit OrderMismatch(std::int64_t step, const std::string& detail = {});
   std::int64_t step() const { return step_; }
 
@@ -61,8 +61,8 @@ class OrderCheck {
 
   /// A step's last micro-batch has ended: the next `compare_if_due` compares.
   void close_step() { is_due_ = has_ended_ = true; }
-  /// Before the reduced gradients are used, or whatever else comes after a step. Enqueued on compute; nothing on one
-  /// rank, or where no step has ended, and no scope was left, since the last time.
+  /// Compares before the reduced gradients are used, or whatever else comes after a step. Enqueued on compute; nothing
+  /// on one rank, or where no step has ended, and no scope was left, since the last time.
   void compare_if_due();
   /// While it holds, a comparison enqueues nothing: the step is captured, and whoever does that compares `hash` between
   /// the hosts before any of it runs, and says what came of it by settle().
@@ -93,7 +93,7 @@ class OrderCheck {
   /// Facts that a comparison compares, kept until it is over. The stream that finds a difference names it, whatever the
   /// host does meanwhile.
   struct Compared {
-    std::int64_t step = 0;  // that ended last, or has not ended
+    std::int64_t step = 0;  // step that ended last, or has not ended
     std::shared_ptr<const Names> names;
     List units;                     // the facts of each
     std::vector<Setting> settings;  // in the order in which they were first said

@@ -174,7 +174,7 @@ WholeUnit ScopeTransfer::gather_here_to(FlatParameter& unit, const HeldShards& s
   return result;
 }
 
-/// Of gradients a rank also has its part of what is held whole, from which norms are made.
+/// Copies what is held whole. A rank also has its part of whole gradients, from which norms are made.
 void ScopeTransfer::copy_whole(FlatParameter& unit, const HeldShards& shards, const WholeUnit& from) {
   const UnitLayout& layout = *unit.layout;
   if (layout.whole_elems() == 0) return;

@@ -56,18 +56,18 @@ class ScopeTransfer {
   ScopeTransfer(Context& context, Communicator& everybody, Pool& pool, Unsharder& unsharder, HostLink& link)
       : context_(context), everybody_(everybody), pool_(pool), unsharder_(unsharder), link_(link) {}
 
-  /// On every rank.
+  /// Gathers the unit on every rank.
   WholeUnit gather(FlatParameter& unit, const HeldShards& shards);
-  /// On rank `root` alone: no other rank has more than its shard.
+  /// Gathers the unit on rank `root` alone: no other rank has more than its shard.
   WholeUnit gather_to(FlatParameter& unit, const HeldShards& shards, int root);
   /// This rank's own part of what is whole becomes its shard.
   void store(FlatParameter& unit, const HeldShards& shards, const WholeUnit& from);
   /// Scatters what is whole on rank `root` alone: it becomes every rank's shard.
   void scatter(FlatParameter& unit, const HeldShards& shards, const WholeUnit& from, int root);
 
-  /// To Device::pinned_memory(), on the offload stream; compute waits for it.
+  /// Copies to Device::pinned_memory(), on the offload stream; compute waits for it.
   WholeUnit to_host(const FlatParameter& unit, WholeUnit from);
-  /// Back, on compute: a copy.
+  /// Copies back, on compute.
   WholeUnit to_device(const FlatParameter& unit, const WholeUnit& from);
 
   /// The ranks that share one set of the unit's masters, on compute.
@@ -92,7 +92,7 @@ class ScopeTransfer {
   static int place_in_masters(const FlatParameter& unit, int root);
   Memory acquire(const FlatParameter& unit, std::int64_t elems);
   void copy(const char* name, const FlatParameter& unit, const Buffer& out, const Buffer& in);
-  /// From the order of `masters` to the order of slices, or back.
+  /// Reorders from the order of `masters` to the order of slices, or back.
   void reorder(const FlatParameter& unit, const Buffer& in, const Buffer& out, bool to_slices);
   void copy_whole(FlatParameter& unit, const HeldShards& shards, const WholeUnit& from);
   void broadcast_to_replicas(FlatParameter& unit, const HeldShards& shards, int root);

@@ -20,7 +20,7 @@ class StepState {
   void drop_micro_batch() { is_open_ = false; }
   /// The gradients so far were taken.
   void end_step() { micro_batches_ = 0, has_ended_ = false; }
-  /// They were dropped, and the step begins again.
+  /// Gradients were dropped, and the step begins again.
   void drop_step();
 
   /// Counters that random numbers of the open micro-batch follow from: the steps whose last micro-batch of training has
@@ -41,9 +41,9 @@ class StepState {
   /// `call` does not go with an UnshardScope of any unit.
   void check_no_scope(std::string_view call) const;
   static void check_no_scope(std::string_view call, const FlatParameter& unit);
-  /// Nor within a micro-batch.
+  /// `call` does not go within a micro-batch either.
   void check_no_micro_batch(std::string_view call) const;
-  /// Nor with gradients that no optimizer has taken.
+  /// `call` does not go with gradients that no optimizer has taken either.
   void check_between_steps(std::string_view call) const;
   /// Checks an optimizer's step: a step's last micro-batch has ended, and every unit is sharded.
   void check_update() const;

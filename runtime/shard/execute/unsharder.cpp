@@ -68,7 +68,7 @@ void Unsharder::gather_shards(const FlatParameter& unit, const Buffer& shard, co
   ZS_CHECK(bytes > 0, "format {} makes {} bytes of {} elements", format->name(), bytes, shard.elems);
   const Memory memory = acquire(bytes * group.size(), DType::u8, unshard(), "encoded_shards");
   const Buffer all = memory.buffer(DType::u8, bytes * group.size()), own = all.slice(group.rank() * bytes, bytes);
-  // Where nothing is moved there is nothing to decode.
+  // An idle group moves nothing, so there is nothing to decode.
   unshard().enqueue({"encode:" + unit.name, {shard}, {own}},
                     [&kernels = context_.kernels(), &group, format, own, shard](ExecContext& exec) {
                       if (!group.is_idle()) format->encode({exec, kernels}, own, shard);
@@ -93,7 +93,7 @@ void Unsharder::publish(FlatParameter& unit) {
   unshard().record(unit.gathered);
 }
 
-/// Whether the unit is a view, of which nothing has to be gathered or kept.
+/// Opens the view, if the unit is one; then nothing has to be gathered or kept.
 bool Unsharder::open_view(FlatParameter& unit) {
   unit.is_open = unit.is_view();
   if (unit.is_open) publish(unit);
@@ -164,7 +164,7 @@ void Unsharder::keep_secondary_shard(FlatParameter& unit) {
 
 void Unsharder::drop_secondary_shard(FlatParameter& unit) {
   if (!unit.kept) return;
-  unshard().wait(unit.kept_ready);  // where no gather has
+  unshard().wait(unit.kept_ready);  // in case that no gather has waited
   unit.kept.release(unshard());
 }
 

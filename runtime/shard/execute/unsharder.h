@@ -14,10 +14,10 @@ class Unsharder {
  public:
   Unsharder(Context& context, Pool& pool, HostLink& link) : context_(context), pool_(pool), link_(link) {}
 
-  /// From the master shards.
+  /// Gathers from the master shards.
   void gather(FlatParameter& unit);
-  /// By way of the small group's shards, which are the master slices of the same place in all groups, one after the
-  /// other.
+  /// Gathers by way of the small group's shards, which are the master slices of the same place in all groups, one after
+  /// the other.
   void two_level_gather(FlatParameter& unit);
   void gather_secondary(FlatParameter& unit);
   void wait_gathered(FlatParameter& unit);
@@ -29,7 +29,7 @@ class Unsharder {
 
   /// Full parameters of an unsharded unit, as compute reads them.
   static Buffer full_buffer(const FlatParameter& unit);
-  /// The master shards (and their narrow copies) were written by compute work enqueued so far; the next gathers wait
+  /// The master shards (and their compute copies) were written by compute work enqueued so far; the next gathers wait
   /// for it.
   void masters_updated();
   /// The unit's f32 master weights but for whole parameters (gathered_elems), once the unshard stream has come here: in
@@ -52,7 +52,7 @@ class Unsharder {
   /// This rank's shard, which the unshard stream may read: of masters that the host keeps a copy, and whole parameters
   /// beside it.
   Buffer shard_of(FlatParameter& unit);
-  /// A copy of what the host keeps, which is there behind the event.
+  /// A copy of what the host keeps, which is there after the event.
   Event bring(const FlatParameter& unit, Memory& memory, const Buffer& host, const char* label);
   void bring_whole(FlatParameter& unit);
   /// All that is needed of masters that the host keeps, of which no other rank has a part.

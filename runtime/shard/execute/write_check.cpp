@@ -16,7 +16,7 @@ namespace {
 
 std::int64_t mark_of(const std::string& unit) { return static_cast<std::int64_t>(hash_name(unit) >> 1) | 1; }
 
-/// Whether they hold the same, of one dtype bit for bit, of two when the wider one is rounded, to nearest or, at
+/// True if both hold the same, of one dtype bit for bit, of two when the wider one is rounded, to nearest or, at
 /// random, to a neighbour.
 bool is_same(const Buffer& a, const Buffer& b, bool is_at_random) {
   if (a.dtype == b.dtype) return std::memcmp(a.data, b.data, static_cast<std::size_t>(a.bytes())) == 0;
@@ -161,7 +161,8 @@ void WriteCheck::compare_late() {
 }
 
 void WriteCheck::compare(const FlatParameter& unit, const Buffer& full) {
-  // What is whole on every rank is bound to the masters themselves, or to their narrow copies: the two must agree.
+  // Parameters that are whole on every rank are bound to the masters themselves, or to their compute copies: the two
+  // must agree.
   const std::int64_t in_place = unit.is_never_gathered() ? 0 : unit.layout->shard_elems();
   if (unit.compute_copy && in_place < unit.layout->held_elems()) {
     const std::int64_t count = unit.layout->held_elems() - in_place;

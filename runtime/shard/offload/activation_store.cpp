@@ -14,8 +14,8 @@ void ActivationStore::begin_micro_batch() {
   kept_ = 0;
 }
 
-/// What was kept last has been read by its own function's forward, which is enqueued. A handle elsewhere means that
-/// somebody reads it later: it stays.
+/// Sends the input that was kept last to the host: its own function's forward, which is enqueued, has read it. An input
+/// with a handle elsewhere stays, since somebody reads it later.
 void ActivationStore::before_forward() {
   if (kept_ > 1 && slots_[kept_ - 2].is_moving) {
     settle(slots_[kept_ - 2]);
@@ -50,7 +50,7 @@ void ActivationStore::fetch(Slot& slot) {
   if (slot.here) return;
   slot.here = Tensor::empty(context_, slot.shape, slot.dtype);
   const Buffer to = slot.here.buffer();
-  Event is_free;  // who had this memory before
+  Event is_free;  // last use of this memory by whoever had it before
   context_.stream().record(is_free);
   offload().wait(is_free);
   enqueue_link_copy(context_, cpu_link_gbs_, "load_from_host:activation", to, slot.host.buffer(slot.dtype, to.elems));

@@ -8,16 +8,17 @@
 
 namespace zs {
 
-/// Keeps the inputs of recomputed functions, as a rule blocks, in the host's memory (Device::pinned_memory) from behind
+/// Keeps the inputs of recomputed functions, as a rule blocks, in the host's memory (Device::pinned_memory) from after
 /// their forward until ahead of their backward. One goes there while the next function's forward runs, and comes back
-/// while the backward of the one behind it runs; the last `kStay` of a micro-batch stay, as they are needed at once.
+/// while the backward of the one after it runs; the last `kStay` of a micro-batch stay, as they are needed at once.
 /// All of it is by the offload stream; the compute stream waits where a copy takes longer than that. Owned by who runs
 /// micro-batches; one host thread uses it.
 class ActivationStore final : public InputKeeper {
  public:
   static constexpr std::size_t kStay = 2;
 
-  /// Of a micro-batch with so many inputs, in the order of their forwards. `cpu_link_gbs`: as Residence has it.
+  /// Makes a store for a micro-batch with so many inputs, in the order of their forwards. `cpu_link_gbs`: as Residence
+  /// has it.
   ActivationStore(Context& context, std::size_t inputs, double cpu_link_gbs)
       : context_(context), slots_(inputs), cpu_link_gbs_(cpu_link_gbs) {}
 
@@ -47,7 +48,7 @@ class ActivationStore final : public InputKeeper {
   Context& context_;
   std::vector<Slot> slots_;
   double cpu_link_gbs_;
-  std::size_t kept_ = 0;  // of this micro-batch
+  std::size_t kept_ = 0;  // number of inputs kept in this micro-batch
 };
 
 }  // namespace zs

@@ -78,7 +78,7 @@ DiskFile::Range DiskFile::range_of(const Buffer& buffer) {
   return {&extent, offset - extent.begin, buffer.bytes()};
 }
 
-/// Where only a part of a block is asked for, all of it is read, and compared.
+/// Reads and compares whole blocks, also where only a part of one is asked for.
 void DiskFile::read(const Range& from, void* to) const {
   auto* next = static_cast<std::byte*>(to);
   std::vector<std::byte> around;

@@ -26,7 +26,7 @@ class DiskFile {
   DiskFile(const DiskFile&) = delete;
   DiskFile& operator=(const DiskFile&) = delete;
 
-  /// Its contents are undefined until they are written.
+  /// Acquires room in the file. Its contents are undefined until they are written.
   Memory acquire(std::int64_t bytes, Stream& stream, std::string label) {
     return pool_.acquire(bytes, stream, std::move(label));
   }

@@ -59,7 +59,7 @@ void HostLink::copy(const char* name, const std::string& unit, const Buffer& out
   if (in.elems > 0) enqueue_link_copy(context_, cpu_link_gbs_, fmt::format("{}:{}", name, unit), out, in);
 }
 
-/// To the host's memory, from where the offload stream may take it.
+/// Reads a part to the host's memory, from where the offload stream may take it.
 void HostLink::read_part(const std::string& unit, Window::Part& part) {
   part.staging = context_.device().pinned_memory().acquire(part.host.bytes(), disk(), kStaging);
   const Buffer to = part.beside();
@@ -72,7 +72,7 @@ void HostLink::read_part(const std::string& unit, Window::Part& part) {
   offload().wait(has_come);
 }
 
-/// From the host's memory, where the offload stream has put it.
+/// Writes a part from the host's memory, where the offload stream has put it.
 void HostLink::write_part(const std::string& unit, Window::Part& part) {
   Event is_there;
   offload().record(is_there);

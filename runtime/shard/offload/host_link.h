@@ -23,7 +23,7 @@ class HostLink {
       Buffer host;
       Memory memory;
       bool is_written = true;    // else compute has only read it, and it need not go back
-      DiskFile* disk = nullptr;  // that keeps it
+      DiskFile* disk = nullptr;  // file that keeps it
       Memory staging = {};       // memory of the host, on the way from and to the disk
 
       Buffer here() const { return memory.buffer(host.dtype, host.elems); }
@@ -51,16 +51,16 @@ class HostLink {
   /// Room for what becomes their contents: compute, or `stream`, may write to it.
   Window open(const std::string& unit, const std::vector<Buffer>& host);
   Window open(const std::string& unit, const std::vector<Buffer>& host, Stream& stream, Pool& pool);
-  /// Back to the host, as compute leaves it, or as it is at `written`.
+  /// Stores back to the host, as compute leaves it, or as it is at `written`.
   void store(Window window);
   void store(Window window, const Event& written);
-  /// Nothing has changed; `last_user` is who has read it.
+  /// Drops a window in which nothing has changed; `last_user` is who has read it.
   static void drop(Window window, Stream& last_user);
-  /// A copy in the host's memory of what compute has written to `in` so far, behind all that was stored. The event:
+  /// A copy in the host's memory of what compute has written to `in` so far, after all that was stored. The event:
   /// it has come there.
   Event send_down(const std::string& what, const Buffer& out, const Buffer& in);
   /// The host has changed what it keeps, and made `in`, by `made`; if it has made something, that goes to the device.
-  /// All that is loaded from now on comes behind it; `arrived`: it is done.
+  /// All that is loaded from now on comes after it; `arrived`: it is done.
   void send_up(const std::string& what, const Buffer& out, const Buffer& in, const Event& made, Event& arrived);
   /// `stream` may read what the host keeps in its memory: all that was stored so far has come there.
   void settle(Stream& stream) const { stream.wait(last_store_); }

@@ -8,7 +8,7 @@
 
 namespace zs {
 
-/// It ends when a link of that bandwidth would have moved it.
+/// Enqueues a copy that ends when a link of that bandwidth would have moved it.
 void enqueue_link_copy(Context& context, double cpu_link_gbs, std::string name, const Buffer& out, const Buffer& in) {
   const double link_gbs = context.device().kind() == DeviceKind::cpu ? cpu_link_gbs : 0;
   const auto copy = [&kernels = context.kernels(), out, in, link_gbs](ExecContext& exec) {

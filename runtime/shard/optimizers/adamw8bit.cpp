@@ -10,7 +10,7 @@ namespace zs {
 namespace {
 
 constexpr StateForm kCodeForm{DType::u8, 1}, kScaleForm{DType::f32, kCodeBlockElems};
-/// In Slice::state: those that there are, and behind them the scales behind a step.
+/// Places in Slice::state: the scales that there are, and after them the scales after a step.
 enum StatePlace : std::size_t { kM, kV, kMScale, kVScale, kNewMScale, kNewVScale };
 
 /// The blocks of a parameter of which more than one rank has elements.
@@ -50,7 +50,7 @@ AdamW8bit::AdamW8bit(Executor& executor, const AdamWConfig& config)
   plan_exchanges();
 }
 
-/// The same numbers on every rank.
+/// Plans the exchanges, with the same numbers on every rank.
 void AdamW8bit::plan_exchanges() {
   const auto& units = executor().units();
   std::map<const Placement*, std::size_t> firsts;
@@ -158,7 +158,7 @@ void AdamW8bit::copy_shared(const Work& work, const Exchange& exchange, bool to_
   });
 }
 
-/// In an order that all ranks have.
+/// Exchanges scales in an order that all ranks have.
 void AdamW8bit::exchange_scales(const std::vector<Work>& works) {
   std::set<std::size_t> firsts;
   for (const Work& work : works) firsts.insert(first_[work.unit]);
@@ -166,7 +166,7 @@ void AdamW8bit::exchange_scales(const std::vector<Work>& works) {
     if (exchanges_.contains(first)) exchange_scales(works, first);
 }
 
-/// What a rank has nothing of counts as 0.
+/// Exchanges the scales; those that a rank has no part of count as 0.
 void AdamW8bit::exchange_scales(const std::vector<Work>& works, std::size_t first) {
   Context& context = executor().context();
   Exchange& exchange = exchanges_.at(first);

@@ -21,9 +21,9 @@ class AdamW8bit final : public Optimizer {
   struct Work {
     std::size_t unit;
     std::vector<Part> parts;
-    Memory scales;  // behind the step: of m, then of v, part after part
+    Memory scales;  // scales after the step: of m, then of v, part after part
   };
-  /// Blocks of a part of which other ranks have elements too, one behind the other: where their scales are among the
+  /// Blocks of a part of which other ranks have elements too, one after the other: where their scales are among the
   /// part's, and among the exchanged ones of m.
   struct Shared {
     std::int64_t of_part, slot, count;

@@ -55,7 +55,7 @@ void GradNorm::take_gradients(Executor& executor) {
   executor.wait_reductions();
   try {
     executor.step().check_has_gradient();
-  } catch (const UsageError&) {  // where it is a difference between ranks, the comparison on its way says more
+  } catch (const UsageError&) {  // if ranks differ in this, the comparison on its way says more
     executor.context().device().synchronize();
     throw;
   }
@@ -66,7 +66,7 @@ bool GradNorm::is_counted(std::size_t unit) const {
   return flat.grad_is_written && executor_.counts_in_norm(flat);
 }
 
-/// What this rank counts of a unit, whose gradient is `held`; frozen parameters take part in nothing.
+/// Parts that this rank counts of a unit, whose gradient is `held`; frozen parameters take part in nothing.
 std::vector<Buffer> GradNorm::parts_of(std::size_t unit, const Buffer& held) const {
   std::vector<Buffer> parts;
   for (const ShardSegment& segment : segments_[unit]) {
@@ -76,7 +76,7 @@ std::vector<Buffer> GradNorm::parts_of(std::size_t unit, const Buffer& held) con
   return parts;
 }
 
-/// What every rank has is counted by one.
+/// Gradients that every rank has: one rank counts them.
 std::vector<Buffer> GradNorm::ignored_parts() const {
   std::vector<Buffer> parts;
   if (executor_.norm_comm().rank() != 0) return parts;
@@ -96,8 +96,8 @@ void GradNorm::launch(const Accumulation& sum, bool is_first, const std::vector<
                              });
 }
 
-/// In the order of units, wherever they are: those of the device all at once, and those that the host keeps one after
-/// the other, while the next one's comes.
+/// Accumulates in the order of units, wherever they are: those of the device all at once, and those that the host keeps
+/// one after the other, while the next one's comes.
 void GradNorm::accumulate(const Accumulation& sum) {
   std::vector<std::size_t> on_host;
   for (std::size_t unit = 0; unit < segments_.size(); ++unit)

@@ -25,7 +25,7 @@ class GradNorm {
 
   /// The reductions so far are waited for; a UsageError where no unit has a gradient.
   static void take_gradients(Executor& executor);
-  /// Collective, behind take_gradients.
+  /// Sums up the norm. Collective, after take_gradients.
   void sum();
   /// `scalars`, as StepScalars: the norm, what a gradient is multiplied with so that its norm is at most `largest` (0:
   /// by nothing), and whether the norm is not finite.

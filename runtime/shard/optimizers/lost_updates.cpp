@@ -22,7 +22,7 @@ void keep_where_updated(ExecContext& exec, const KernelTable& kernels, const Buf
                      .constants = {0, 0, std::numeric_limits<float>::quiet_NaN()}});
 }
 
-/// How many elements are the same.
+/// Count of elements that are the same in `a` and `b`.
 struct Tally {
   Buffer a, b, into;
 };
@@ -83,7 +83,7 @@ void LostUpdates::begin() {
   }
 }
 
-/// What every rank holds whole, one counts.
+/// Parts that this rank counts; what every rank holds whole, one counts.
 std::vector<LostUpdates::Part> LostUpdates::parts_of(const Kept& kept) const {
   const FlatParameter& unit = executor_.units()[kept.unit];
   const std::int64_t elems = unit.layout->held_elems();

@@ -12,7 +12,7 @@ namespace zs {
 /// Effect of an update on the elements of a group of parameters that had a gradient.
 struct LostShare {
   std::string group;
-  double elems = 0;              ///< whose gradient was not 0
+  double elems = 0;              ///< number of elements whose gradient was not 0
   double masters = 0;            ///< share of these whose f32 weight is as it was
   std::optional<double> copies;  ///< as `masters`, of the weights that are computed with, where some of these are bf16
   bool operator==(const LostShare&) const = default;
@@ -28,9 +28,9 @@ class LostUpdates {
   /// or the optimizer updates in backward.
   LostUpdates(Executor& executor, const std::vector<std::string>& patterns);
 
-  /// Ahead of an update, behind the last micro-batch.
+  /// Begins the comparison, ahead of an update and after the last micro-batch.
   void begin();
-  /// Behind it. Collective.
+  /// Ends the comparison, after the update. Collective.
   void end();
   /// Shares of the last update that was metered, groups without elements left out. Waits for the device.
   std::vector<LostShare> shares() const;
@@ -55,7 +55,7 @@ class LostUpdates {
   std::vector<NamePattern> patterns_;
   std::vector<std::string> groups_;
   std::vector<Kept> kept_;  // between begin and end
-  Memory counts_;           // f32, by group and column; whole numbers, rounded
+  Memory counts_;           // f32, by group and column; integers, rounded
 };
 
 }  // namespace zs

@@ -41,8 +41,8 @@ double LrSchedule::at(std::int64_t step) const {
     case LrShape::wsd: break;
   }
   const std::int64_t decaying = decay_steps();
-  const std::int64_t into_decay =
-      t + 1 - (steps - decaying);  // the first step of the decay is the first below the peak
+  // The first step of the decay is the first below the peak.
+  const std::int64_t into_decay = t + 1 - (steps - decaying);
   if (into_decay <= 0) return lr;
   return towards_end(1.0 - std::sqrt(static_cast<double>(into_decay) / static_cast<double>(decaying)));
 }

@@ -7,8 +7,7 @@
 
 namespace zs {
 
-/// For each of some costs which of `count` bearers has it: the largest first, each to the one that has the least so
-/// far.
+/// Bearer, of `count`, that has each of some costs: the largest first, each to the one that has the least so far.
 std::vector<int> balanced(const std::vector<double>& costs, int count);
 
 /// A matrix that a parameter is, or is made of (Parameter::matrix_rows): where it lies in the parameter.
@@ -34,13 +33,13 @@ class MatrixExchange {
     MatrixPlace place;  ///< in the view
     double cost;        ///< cost of what its owner does with it
   };
-  /// Alike on every rank. None of them is held whole.
+  /// Makes an exchange of matrices, alike on every rank. None of them is held whole.
   MatrixExchange(Executor& executor, std::vector<Matrix> matrices);
 
   /// f32, this rank's segment of a matrix, element after element as in the shard: what `gather` takes, and where
   /// `scatter` puts it. Empty where this rank has none.
   Buffer part(std::size_t matrix) const;
-  /// f32, the whole matrix, behind `gather`; empty but on its owner.
+  /// f32, the whole matrix, after `gather`; empty but on its owner.
   Buffer whole(std::size_t matrix) const;
   /// Collective, like the next.
   void gather();
@@ -57,7 +56,7 @@ class MatrixExchange {
     std::int64_t offset = 0, count = 0;
   };
   void plan();
-  /// What the rank at a place holds of a matrix; a count of 0: nothing.
+  /// Segment of a matrix that the rank at a place holds; a count of 0: nothing.
   ShardSegment segment(std::size_t matrix, int slice) const;
   Buffer of(const Memory& memory, const Place& place) const;
   Buffer all(const Memory& memory, std::int64_t elems) const;

@@ -20,7 +20,7 @@ namespace zs {
 namespace {
 
 constexpr int kIterations = 5;
-/// Of X := a X + (b A + c A A) X, A = X X' (Jordan et al. 2024).
+/// Coefficients of X := a X + (b A + c A A) X, A = X X' (Jordan et al. 2024).
 constexpr float kA = 3.4445f, kB = -4.7750f, kC = 2.0315f, kEps = 1e-7f;
 
 bool is_named(const std::vector<std::string>& patterns, const std::string& name) {
@@ -113,12 +113,12 @@ double flops(const MatrixPlace& of) {
 struct Muon::Matrix {
   std::size_t unit, view;
   MatrixPlace place;                              // in the view
-  Memory own = {};                                // of one that is held whole
-  std::shared_ptr<MatrixExchange> exchange = {};  // of one that is not
+  Memory own = {};                                // memory of a matrix that is held whole
+  std::shared_ptr<MatrixExchange> exchange = {};  // exchange of a matrix that is not
   std::size_t number = 0;                         // in that
-  std::optional<Part> held = {};                  // what this rank holds of the weights and their state
+  std::optional<Part> held = {};                  // part of the weights and their state that this rank holds
 
-  /// What this rank holds of it.
+  /// Part of the matrix that this rank holds.
   Buffer part() const { return exchange ? exchange->part(number) : own.buffer(DType::f32, place.numel()); }
   /// Empty where another rank has it.
   Buffer whole() const { return exchange ? exchange->whole(number) : own.buffer(DType::f32, place.numel()); }
@@ -173,7 +173,7 @@ Optimizer::UnitUpdate Muon::unit_update() const {
   };
 }
 
-/// The same on every rank, of units that are updated together.
+/// Matrices of units that are updated together, alike on every rank.
 std::vector<Muon::Matrix> Muon::matrices(const std::vector<Apart>& units) {
   Context& context = executor().context();
   std::vector<Matrix> all;

@@ -150,7 +150,7 @@ void Optimizer::set_scalars(float lr, std::int64_t step_number) {
 
 void Optimizer::set_corrections(StepScalars&, std::int64_t) const {}
 
-/// What the host keeps of a unit and its state: in this order in its window.
+/// Loads what the host keeps of a unit and its state: in this order in its window.
 HostLink::Window Optimizer::load(std::size_t unit) {
   const FlatParameter& flat = executor_.units()[unit];
   std::vector<Buffer> kept;
@@ -269,8 +269,8 @@ void Optimizer::launch_update(std::size_t unit, const Held& held) const {
   launch_parts(std::move(info), std::move(own), update_);
 }
 
-/// What is the last one's here: parameters may be frozen, and counts go on, before an update that is left is enqueued.
-/// Frozen parameters take part in nothing.
+/// Notes, for an update that is left, what holds at this step: parameters may be frozen, and counts go on, before it is
+/// enqueued. Frozen parameters take part in nothing.
 void Optimizer::note_updated(std::size_t unit) {
   const FlatParameter& flat = executor_.units()[unit];
   update_ = unit_update();

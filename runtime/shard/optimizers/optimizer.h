@@ -26,13 +26,13 @@ struct OptimizerOptions {
   float clip = 1.0f;        ///< largest norm of all gradients (GradNorm); 0: no clipping
   bool order_free = false;  ///< the norm is summed in fixed point, so that no cut of the parameters changes a bit of it
   std::vector<ParameterGroup> groups = {};  ///< the first that matches; one that matches no parameter is a UsageError
-  /// Above 0, below 1: there is an average a of the weights w, which begins as the weights behind the first update, and
-  /// behind each a := average a + (1 - average) w.
+  /// Above 0, below 1: there is an average a of the weights w, which begins as the weights after the first update, and
+  /// after each a := average a + (1 - average) w.
   float average = 0;
   /// Each unit is updated in backward, as soon as its gradient is reduced, and the gradient's memory goes then: in
   /// a step of one micro-batch the reduced gradients of two units exist at once. begin_step() and end_step() take the
   /// place of step(). There is no norm of all gradients: `clip` must be 0, and no step is skipped for one that is not
-  /// finite. Ranks that did not train alike are found by end_step(), behind the updates. Not with an average, Muon,
+  /// finite. Ranks that did not train alike are found by end_step(), after the updates. Not with an average, Muon,
   /// AdamW8bit, zero-copy units, or what the host keeps: a UsageError each; the only optimizer of its runtime.
   bool in_backward = false;
 };
@@ -52,7 +52,8 @@ OptimizerOptions shared_options(const Config& config) {
 /// Form of a state, in memory and in checkpoints.
 struct StateForm {
   DType dtype = DType::f32;
-  std::int64_t block_elems = 1;  ///< so many of a parameter's elements, counted from its first, have one of the state
+  /// Number of a parameter's elements, counted from its first, that have one element of the state
+  std::int64_t block_elems = 1;
   bool operator==(const StateForm&) const = default;
 };
 
@@ -83,13 +84,13 @@ class Optimizer {
   Optimizer& operator=(const Optimizer&) = delete;
 
   /// One update from the reduced gradients of this step, which it consumes. Collective. UsageError, before anything is
-  /// changed, where there are none: behind another step, before the last micro-batch has ended, without a backward. The
+  /// changed, where there are none: after another step, before the last micro-batch has ended, without a backward. The
   /// first step that is skipped is said in a line on stderr, by rank 0.
   void step(float lr) { step(lr, 1); }
   /// Steps as above. `step_number` counts from 1 and is for the ranks to compare, no more.
   void step(float lr, std::int64_t step_number);
-  /// OptimizerOptions::in_backward: before a step's last micro-batch begins, and behind its end. UsageError where one
-  /// is missing, or without in_backward.
+  /// Begin and end of a step with in_backward: before its last micro-batch begins, and after its end. UsageError where
+  /// one is missing, or without in_backward.
   void begin_step(float lr);
   void end_step();
   /// The two parts of `step`, but for the line: what the host alone knows goes to the device, any time before the
@@ -118,7 +119,7 @@ class Optimizer {
   const std::string& kind() const { return kind_; }
   /// Names of the state in checkpoints: "adamw.m", "adamw.v", and kAverage.
   const std::vector<std::string>& state_names() const { return state_names_; }
-  /// One of it, of a unit's master weights, f32 (held_elems): with `updates` it is all of the state. Of a state that
+  /// One state of a unit's master weights, f32 (held_elems): with `updates` it is all of the state. For a state that
   /// every parameter of the unit has.
   Buffer state(std::size_t which, std::size_t unit) const;
   /// True if a parameter of a unit has that state.
@@ -177,7 +178,7 @@ class Optimizer {
     Buffer scalars;             ///< as StepScalars
     float weight_decay;
     ElementRuns part;  ///< place of these elements in the parameter
-    /// As kernels that have two moments at most take them.
+    /// Ranges, as kernels that have two moments at most take them.
     static std::vector<UpdateRange> ranges_of(const std::vector<Slice>& slices);
     /// Scalars on a CPU device.
     const StepScalars& step() const { return *static_cast<const StepScalars*>(scalars.data); }
@@ -203,7 +204,7 @@ class Optimizer {
   /// A slice on its way, and what it is of.
   struct Part {
     Slice slice;
-    Buffer cast;  ///< the bf16 copy, where it is cast from the masters behind the update
+    Buffer cast;  ///< the bf16 copy, where it is cast from the masters after the update
     StochasticRounding rounding;
     bool is_cast_at_random;
     std::size_t view;   ///< the parameter's place in the unit
@@ -214,7 +215,7 @@ class Optimizer {
     std::size_t unit;
     std::vector<Part> parts;
   };
-  /// Updates the parameters that are apart, behind the norm of the gradients: of one unit of which the host keeps
+  /// Updates the parameters that are apart, after the norm of the gradients: of one unit of which the host keeps
   /// something, or at once of all units of which it keeps nothing. Collective: the same units on every rank. A class
   /// that has it calls settle() in its destructor.
   virtual void update_apart(std::vector<Apart>) {}
@@ -226,7 +227,7 @@ class Optimizer {
   bool is_updated(std::size_t unit, std::size_t parameter) const {
     return of_unit(unit).slots.at(parameter) != kNotUpdated;
   }
-  /// Enqueues `update` of each on compute, and the copies behind it.
+  /// Enqueues `update` of each on compute, and the copies after it.
   void launch_parts(OpInfo info, std::vector<Part> parts, const UnitUpdate& update) const;
   std::int64_t slot_count() const { return std::ssize(slots_); }
   static constexpr std::int64_t kScalars = sizeof(StepScalars) / sizeof(float);
@@ -249,12 +250,12 @@ class Optimizer {
     std::vector<Memory> state;
     std::vector<Range> held;                   // ranges that are updated here
     std::vector<std::vector<bool>> has_state;  // by state and parameter
-    std::vector<std::int64_t> updates;         // for each parameter
-    std::vector<float> lr_scales;              // for each parameter
-    std::vector<std::int64_t> slots;           // for each parameter that the last update is of; else kNotUpdated
+    std::vector<std::int64_t> updates;         // updates of each parameter
+    std::vector<float> lr_scales;              // scale of each parameter's learning rate
+    std::vector<std::int64_t> slots;           // slot of each parameter that the last update is of; else kNotUpdated
   };
   static constexpr std::int64_t kNotUpdated = -1;
-  struct Slot {  // whose scalars are alike
+  struct Slot {  // parameters whose scalars are alike
     std::int64_t updates;
     float lr_scale;
     auto operator<=>(const Slot&) const = default;
@@ -296,7 +297,7 @@ class Optimizer {
   void start_updates_on_host();
   void bring_scalars();
   HostWork host_work(std::size_t unit, const Held& held, const Buffer& copy) const;
-  /// Behind bring_scalars(); `is_last`: of those that come one after the other.
+  /// Updates the unit, after bring_scalars(); `is_last`: of those that come one after the other.
   void update_on_host(std::size_t unit, bool is_last);
   void update_on_host_now(const std::vector<std::size_t>& units);
   Held held_of(std::size_t unit, const HostLink::Window& window) const;
@@ -308,7 +309,7 @@ class Optimizer {
   void report_skipped();
   void set_slots();
   std::int64_t place_of(const Slot& slot) const;
-  /// With which the average of a slot's parameters is updated, behind all others.
+  /// Scalars with which the average of a slot's parameters is updated, after all others.
   Buffer average_scalars(std::int64_t slot) const {
     return every_scalars().slice((slot_count() + slot) * kScalars, kScalars);
   }

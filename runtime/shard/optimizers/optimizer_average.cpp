@@ -7,8 +7,8 @@
 
 namespace zs {
 
-/// By the kernel of SGD: of a gradient -w, a decay of 1 and the learning rate 1 - average. What is not trained, or not
-/// yet, is the weights.
+/// Updates the average by the kernel of SGD: of a gradient -w, a decay of 1 and the learning rate 1 - average. What is
+/// not trained, or not yet, is the weights.
 void Optimizer::update_average() {
   Context& context = executor_.context();
   const auto skip_of = [](const Buffer& scalars) {

@@ -1,4 +1,4 @@
-// Which parameters are updated otherwise than the rest.
+// Groups of parameters that are updated otherwise than the rest.
 #include <fmt/format.h>
 
 #include <algorithm>

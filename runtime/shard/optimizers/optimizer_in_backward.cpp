@@ -13,7 +13,8 @@ Optimizer::~Optimizer() {
   executor_.end_transient_gradients();
 }
 
-/// What needs the gradients of more than one unit at once, or an order of its own, comes behind backward.
+/// Refuses options that need the gradients of more than one unit at once, or an order of their own: they come after
+/// backward.
 void Optimizer::check_in_backward() const {
   if (executor_.has_transient_gradients()) {
     throw UsageError(fmt::format("{} of a runtime whose gradients another optimizer takes in backward", name_),

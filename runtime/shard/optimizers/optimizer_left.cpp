@@ -22,7 +22,7 @@ bool Optimizer::is_left(const FlatParameter& unit) const {
 void Optimizer::settle() noexcept {
   try {
     executor_.due_updates().settle();
-  } catch (const std::exception&) {  // of a device that has failed, whose error says more
+  } catch (const std::exception&) {  // thrown by a device that has failed, whose error says more
   }
 }
 
@@ -48,8 +48,8 @@ void Optimizer::leave_updates(const std::vector<int>& units) {
   is_confirmed_ = false;
 }
 
-/// Where the device has failed before it came to the end of the step, and the host has caught that error, it does
-/// again what it is told: the updates of that step are skipped, as they would have been then.
+/// Confirms the update: where the device failed before it came to the end of the step, and the host has caught that
+/// error, the device works again; then the updates of that step are skipped, as they would have been.
 void Optimizer::confirm_update() {
   const Context& context = executor_.context();
   context.stream().wait(scalars_read_);

@@ -37,7 +37,7 @@ void Optimizer::start_updates_on_host() {
   if (has_any) host_scalars_ = executor_.link().acquire(sizeof(StepScalars), "scalars");
 }
 
-/// The step's scalars, for the updates that the host makes from now on, which come behind all that compute has done.
+/// The step's scalars, for the updates that the host makes from now on, which come after all that compute has done.
 void Optimizer::bring_scalars() {
   Context& context = executor_.context();
   const Buffer here = all_scalars();
@@ -52,7 +52,7 @@ void Optimizer::bring_scalars() {
 struct Optimizer::HostWork {
   UnitUpdate update;
   std::vector<Part> parts;
-  std::vector<Part> kept;  // of these the copy alone is made: what is not trained, and padding
+  std::vector<Part> kept;  // parts of which the copy alone is made: what is not trained, and padding
   int threads;
 
   void operator()() const {
@@ -75,7 +75,7 @@ struct Optimizer::HostWork {
   }
 };
 
-/// What the host makes of a unit whose masters are `held.master`, with all of its bf16 copy, which it has no memory of.
+/// Work of the host on a unit whose masters are `held.master`, with all of its bf16 copy, which it has no memory of.
 Optimizer::HostWork Optimizer::host_work(std::size_t unit, const Held& held, const Buffer& copy) const {
   HostWork work{host_update_, parts(unit, false, held), {}, 1};
   if (const Device& device = executor_.context().device(); device.kind() == DeviceKind::cuda)
@@ -110,8 +110,8 @@ Optimizer::HostWork Optimizer::host_work(std::size_t unit, const Held& held, con
   return work;
 }
 
-/// On the finish stream, which has nothing else to do once gradients are reduced. Of the bf16 copies two are on their
-/// way at most.
+/// Updates a unit on the finish stream, which has nothing else to do once gradients are reduced. Of the bf16 copies two
+/// are on their way at most.
 void Optimizer::update_on_host(std::size_t unit, bool is_last) {
   FlatParameter& flat = executor_.units()[unit];
   Device& device = executor_.context().device();
@@ -145,7 +145,7 @@ void Optimizer::update_on_host(std::size_t unit, bool is_last) {
   if (is_last && host_copy_) host_copy_.release(offload, host_copy_read_);
 }
 
-/// Of units with parameters that are whole, which are bound to their values and can be read at any time.
+/// Updates units with parameters that are whole, which are bound to their values and can be read at any time.
 void Optimizer::update_on_host_now(const std::vector<std::size_t>& units) {
   if (units.empty()) return;
   bring_scalars();

@@ -1,4 +1,4 @@
-// What an optimizer keeps of each unit, and how it lies.
+// State that an optimizer keeps of each unit, and how it lies.
 
 #include <algorithm>
 #include <utility>

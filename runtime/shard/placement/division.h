@@ -8,12 +8,13 @@ namespace zs {
 /// `after` to the sum, when the optimizer takes it.
 struct Division {
   enum class Rule : std::uint8_t {
-    none,         ///< by nothing: the loss is scaled by whoever calls backward
-    mean,         ///< by the number of ranks, after: each rank's loss is the mean of its own samples
-    split_root,   ///< by the number of ranks, in two halves near its square root, so that neither gradients nor sums
-                  ///< leave a narrow range
-    custom,       ///< by `factor`, before
-    custom_last,  ///< by `factor`, after
+    none,  ///< divides by nothing: the loss is scaled by whoever calls backward
+    mean,  ///< divides by the number of ranks, after: each rank's loss is the mean of its own samples
+    /// Divides by the number of ranks, in two halves near its square root, so that neither gradients nor sums leave a
+    /// narrow range
+    split_root,
+    custom,       ///< divides by `factor`, before
+    custom_last,  ///< divides by `factor`, after
   };
   Rule rule = Rule::mean;
   float factor = 1;  ///< factor of the custom rules

@@ -18,7 +18,7 @@ class Blocks final : public GatherFormat {
     (work.kernels.*pack_)(work.exec, encoded, shard, 1);
     const std::int64_t n = shard.elems, scales = int8_scales_at(n), end = scales + 4 * int8_blocks(n);
     for (const Buffer& gap : {encoded.slice(n, scales - n), encoded.slice(end, encoded.elems - end)})
-      if (gap.elems > 0) work.kernels.zero(work.exec, gap);  // what travels is defined, every byte of it
+      if (gap.elems > 0) work.kernels.zero(work.exec, gap);  // every byte that travels is defined
   }
   void decode(const Work& work, Buffer full, Buffer encoded, int parts) const override {
     (work.kernels.*unpack_)(work.exec, full, encoded, parts);

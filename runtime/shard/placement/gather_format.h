@@ -25,7 +25,7 @@ class GatherFormat {
   };
   /// encoded (encoded_bytes) := shard (n), every byte of it
   virtual void encode(const Work& work, Buffer encoded, Buffer shard) const = 0;
-  /// full (parts * n) := encoded (parts * encoded_bytes), one rank's behind the other
+  /// full (parts * n) := encoded (parts * encoded_bytes), one rank's after the other
   virtual void decode(const Work& work, Buffer full, Buffer encoded, int parts) const = 0;
   /// "int8": for error lines.
   virtual std::string_view name() const = 0;

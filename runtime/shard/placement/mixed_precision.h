@@ -8,9 +8,9 @@
 
 namespace zs {
 
-/// In what a unit computes, and what it takes and gives. f32 or bf16 everywhere; master weights, reduced gradients and
-/// the optimizer's state are f32 in any case. Gradients that are accumulated whole over several micro-batches are so in
-/// f32, and rounded once.
+/// Dtypes in which a unit computes, and of what it takes and gives. f32 or bf16 everywhere; master weights, reduced
+/// gradients and the optimizer's state are f32 in any case. Gradients that are accumulated whole over several
+/// micro-batches are so in f32, and rounded once.
 struct MixedPrecisionPolicy {
   DType param = DType::f32;   ///< runtime parameters and activations
   DType reduce = DType::f32;  ///< dtype that a reduction carries; bf16 only where param is

@@ -12,7 +12,7 @@ struct Rows {
   explicit Rows(const FlatView& view) {
     for (int i = 0; i < view.shape.rank(); ++i) (i < view.dim ? outer : i == view.dim ? rows : inner) *= view.shape[i];
   }
-  /// At most so many for each rank.
+  /// Most rows for each rank.
   std::int64_t each(int ranks) const { return (rows + ranks - 1) / ranks; }
 };
 

@@ -27,7 +27,7 @@ class PerParameterLayout final : public UnitLayout {
   void place_sharded(std::int64_t align, std::int64_t slices);
   void place_whole(std::int64_t align, std::int64_t slices);
 
-  std::vector<std::int64_t> slots_;  // of each sharded view: where its rows begin in a shard
+  std::vector<std::int64_t> slots_;  // for each sharded view: the place in a shard where its rows begin
 };
 
 /// The dim that `options` choose for each parameter, counted from the first. A scalar's is 0, as if it had one dim of

@@ -54,7 +54,7 @@ void check_group_size(const SchemeOptions& options, int ranks) {
   }
 }
 
-/// How many ranks shard what is unsharded.
+/// Number of ranks that shard what is unsharded.
 int sharding_ranks(const SchemeOptions& options, int ranks) {
   return options.strategy == Strategy::hsdp ? options.group_size : ranks;
 }
@@ -75,7 +75,7 @@ void check_reshard(SchemeOptions& options, int ranks) {
   if (group == sharding) options.reshard_after_forward = true;
 }
 
-/// What only makes sense with some strategies is normalised or refused here.
+/// Normalises or refuses options that only make sense with some strategies.
 SchemeOptions checked(SchemeOptions options, int ranks) {
   if (options.deterministic) options.all_reduce_every_micro_batch = false;
   if (options.mesh) {
@@ -222,7 +222,7 @@ void ShardScheme::set_roles(const MeshPlan& plan) {
   if (options_.reduce_every_micro_batch) accumulator = reduced;
 }
 
-/// Of what a strategy makes it holds anyway.
+/// Checks the roles; those that a strategy makes hold anyway.
 void ShardScheme::check_roles() const {
   for (const Axes* axes : {&runtime, &between, &master, &replicate}) {
     for (std::size_t i = 0; i < axes->size(); ++i) {

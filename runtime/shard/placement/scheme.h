@@ -45,11 +45,11 @@ enum class Strategy : std::uint8_t {
   hsdp,           ///< zero3 within groups of `group_size` ranks, the groups replicas of each other
   nested,         ///< optimizer state over all ranks, parameters within groups of `group_size`
 };
-/// Their names, for messages.
+/// Names of the strategies, for messages.
 inline constexpr std::string_view kStrategies = "ddp|zero1|zero2|zero3|shard_grad_op|hsdp|nested";
 /// "zero3"
 const char* name_of(Strategy strategy);
-/// By its name; an unknown one is an Error(config).
+/// Strategy of this name; an unknown one is an Error(config).
 Strategy strategy_of(std::string_view name);
 
 /// The axes over which the parts of a unit are cut. A list names axes from the most significant: of {"node", "group"},
@@ -72,12 +72,12 @@ struct SchemeOptions {
   Strategy strategy = Strategy::zero3;
   int group_size = 0;  ///< ranks of a small group: hsdp and nested only
   Reshard reshard_after_forward = true;
-  bool reduce_every_micro_batch =
-      true;  ///< else gradients stay whole until the last; zero1 and zero2 are one and the other
+  /// Reduces in every micro-batch, else gradients stay whole until the last; zero1 and zero2 are one and the other.
+  bool reduce_every_micro_batch = true;
   bool all_reduce_every_micro_batch = false;
   bool deterministic = false;  ///< gradients are folded over all ranks in the order of ranks, every micro-batch
-  std::optional<MeshPlan> mesh =
-      {};  ///< takes the place of strategy and group_size; `reshard_after_forward` is true or false then
+  /// Mesh that takes the place of strategy and group_size; `reshard_after_forward` is true or false then.
+  std::optional<MeshPlan> mesh = {};
   bool operator==(const SchemeOptions&) const = default;
 };
 
@@ -85,8 +85,8 @@ struct SchemeOptions {
 /// where hosts have not equally many ranks, or not one after the other.
 SchemeOptions with_host_groups(SchemeOptions options, const std::vector<int>& host_of_rank);
 
-/// Over which axes of a mesh the parts of a unit are sharded, for one rank. All known schemes of data parallelism
-/// differ in these lists only (docs/sharding.md). A value.
+/// Scheme that says over which axes of a mesh the parts of a unit are sharded, for one rank. All known schemes of data
+/// parallelism differ in these lists only (docs/sharding.md). A value.
 class ShardScheme {
  public:
   using Axes = MeshAxes;
@@ -99,8 +99,8 @@ class ShardScheme {
   Axes accumulator;  ///< gradients between micro-batches
   Axes master;       ///< f32 weights, reduced gradients, optimizer state
   Axes replicate;    ///< ranks along these hold the same master shard
-  Axes
-      reduced;  ///< over these a micro-batch's gradient is reduce-scattered; the rest of the reduction comes at the end
+  /// Axes over which a micro-batch's gradient is reduce-scattered; the rest of the reduction comes at the end.
+  Axes reduced;
 
   /// One of `count` equal parts.
   struct Slice {

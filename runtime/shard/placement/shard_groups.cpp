@@ -13,7 +13,7 @@
 namespace zs {
 namespace {
 
-/// Where the ranks of one rank's group over `axes` are.
+/// Hosts of the ranks of one rank's group over `axes`.
 HostMap places_of(const ShardScheme& scheme, const ShardScheme::Axes& axes, const std::vector<int>& hosts) {
   std::vector<int> places;
   for (const int rank : scheme.ranks_over(axes)) places.push_back(hosts[static_cast<std::size_t>(rank)]);

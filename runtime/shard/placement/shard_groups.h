@@ -37,16 +37,16 @@ struct ShardGroups {
   /// Collective. `has_whole`: some parameters may be whole on every rank, but for their gradients' reduction.
   ShardGroups(GroupTable& table, const ShardScheme& scheme, bool has_whole);
 
-  std::shared_ptr<Communicator>
-      gather;  ///< unshard stream: the ranks of `norm`, or only the same place in every small group
+  /// Unshard stream: the ranks of `norm`, or only the same place in every small group.
+  std::shared_ptr<Communicator> gather;
   std::shared_ptr<Communicator> gather_small;  ///< unshard stream: the ranks that share one set of kept shards
   std::shared_ptr<Communicator> reduce;        ///< reduce stream: first step of a gradient's reduction
   std::shared_ptr<Communicator> finish;        ///< finish stream: its second step
-  std::shared_ptr<Communicator>
-      whole;  ///< reduce stream: the ranks that share one set of masters, where `reduce` is over others
-  std::shared_ptr<Communicator>
-      norm;  ///< the ranks that share one set of master weights, compute stream; null: all ranks
-  /// On the reduce stream, over the ranks that share one set of master weights.
+  /// Reduce stream: the ranks that share one set of masters, where `reduce` is over others.
+  std::shared_ptr<Communicator> whole;
+  /// Compute stream: the ranks that share one set of master weights; null: all ranks.
+  std::shared_ptr<Communicator> norm;
+  /// Communicator on the reduce stream over the ranks that share one set of master weights.
   Communicator& over_masters() const { return whole ? *whole : *reduce; }
   /// The axes that each group is over; none where the scheme has no use for it.
   struct Over {

@@ -30,7 +30,7 @@ struct FlatView {
 /// begin `stride` apart in the view. Where there are several, all strides together are the view.
 struct ShardSegment {
   std::size_t view;           ///< index into UnitLayout::views()
-  std::int64_t shard_offset;  ///< in the shard
+  std::int64_t shard_offset;  ///< index of the first element, in the shard
   std::int64_t view_offset;   ///< index of the first element, in the view
   std::int64_t count, run, stride;
 
@@ -91,7 +91,7 @@ class UnitLayout {
   static std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
     return (value + multiple - 1) / multiple * multiple;
   }
-  /// With its offset still to be said.
+  /// View of a parameter, with its offset still to be said.
   static FlatView view_of(const Parameter& parameter);
   struct Range {
     std::int64_t begin, end;
@@ -113,13 +113,13 @@ enum class Layout : std::uint8_t {
 inline constexpr std::string_view kLayouts = "flat|per_parameter";
 const char* name_of(Layout layout);
 
-/// On which dim a parameter is sharded; negative counts from the last. Alike on every rank.
+/// Dim on which a parameter is sharded; negative counts from the last. Alike on every rank.
 using ChooseDim = std::function<int(std::string_view name, const Shape& shape)>;
 
 struct LayoutOptions {
   Layout layout = Layout::flat;
-  std::int64_t min_shard_bytes =
-      0;               ///< parameters of fewer bytes (of the runtime dtype) stay whole: per_parameter only
+  /// Parameters of fewer bytes (of the runtime dtype) stay whole: per_parameter only.
+  std::int64_t min_shard_bytes = 0;
   ChooseDim dim = {};  ///< per_parameter only; none: the first dim of each
 };
 

@@ -12,16 +12,16 @@ namespace zs {
 
 /// Policy of one unit, where it differs from the rest of its runtime. Alike on every rank.
 struct UnitPolicy {
-  /// Instead of the scheme's, and whether or not the ends are kept. Only where parameters are sharded; a number of
-  /// ranks is one that divides those over which they are, and does not go with nested or a mesh.
+  /// Reshard of the unit, instead of the scheme's, and whether or not the ends are kept. Only where parameters are
+  /// sharded; a number of ranks is one that divides those over which they are, and does not go with nested or a mesh.
   std::optional<Reshard> reshard_after_forward = {};
   std::optional<MixedPrecisionPolicy> precision = {};  ///< instead of the runtime's
-  std::optional<SchemeOptions> scheme =
-      {};                                   ///< instead of the runtime's, but for `deterministic`, which is one for all
+  /// Scheme of the unit instead of the runtime's, but for `deterministic`, which is one for all.
+  std::optional<SchemeOptions> scheme = {};
   std::optional<Division> division = {};    ///< instead of the runtime's
   std::optional<Residence> residence = {};  ///< instead of the runtime's
-  /// Its parameters are never trained, as set_trainable(false) has it for a while: no gradient of theirs is held, and
-  /// no optimizer has any state for them.
+  /// Freezes the unit: its parameters are never trained, as set_trainable(false) has it for a while: no gradient of
+  /// theirs is held, and no optimizer has any state for them.
   bool is_frozen = false;
   const GradientReduction* reduction = nullptr;  ///< instead of the runtime's; null: that
   bool operator==(const UnitPolicy&) const = default;

@@ -1,4 +1,4 @@
-// Who is called when a unit's gradient is on its way.
+// Hooks that are called when a unit's gradient is on its way.
 #include <utility>
 
 #include "runtime/shard/runtime/sharded_runtime.h"

@@ -1,4 +1,4 @@
-// What happens within a micro-batch: its begin and end, the hooks of units between them, and what drops it.
+// Course of a micro-batch: its begin and end, the hooks of units between them, and what drops it.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -75,7 +75,7 @@ void ShardedRuntime::check_frozen() const {
 }
 
 void ShardedRuntime::check_mode(Mode mode) {
-  if (scheduler().is_in_micro_batch()) return;  // which is another mistake
+  if (scheduler().is_in_micro_batch()) return;  // an open micro-batch is another mistake
   for (int unit = 0; unit < scheduler().size(); ++unit) {
     const FlatParameter& flat = executor_.units()[static_cast<std::size_t>(unit)];
     const bool is_full = mode == Mode::eval && flat.precision.is_full_in_evaluation;
@@ -132,12 +132,12 @@ void ShardedRuntime::end_micro_batch() {
   }
   context_.device().memory().set_owner({});
   run(scheduler().end_micro_batch());
-  executor_.due_updates().settle();  // of units that took no part
+  executor_.due_updates().settle();  // updates of units that took no part
   report_pending();
   if (mode_ == Mode::train && is_last_) executor_.report_rest();
   executor_.settle_written();
   executor_.step().end_micro_batch(is_last_);
-  if (is_last_) executor_.set_mode(false);  // what is gathered by hand comes before a micro-batch begins
+  if (is_last_) executor_.set_mode(false);  // gathers by hand come before a micro-batch begins
   if (mode_ == Mode::train && is_last_) executor_.order_check().close_step();
   for (auto& unit : executor_.units()) {
     for (Parameter* parameter : unit.parameters) parameter->clear_uses();

@@ -50,7 +50,7 @@ void check(const Residence& residence, const MixedPrecisionPolicy& precision, bo
     refuse("the host", "a run that checks writes", "leave checks_writes out, or keep the masters on the device");
 }
 
-/// What places a unit, but for a number of ranks in between.
+/// Options that place a unit, but for a number of ranks in between.
 PlacementOptions placement_of(const UnitPolicy& policy, const ShardOptions& options) {
   PlacementOptions placement{policy.scheme.value_or(options.scheme), policy.division.value_or(options.division),
                              policy.residence.value_or(options.residence)};
@@ -67,8 +67,8 @@ void check_reshard(const UnitPolicy& policy, const ShardScheme& scheme) {
       {}, "leave it out, or use zero3, shard_grad_op, hsdp or nested");
 }
 
-/// Its own number of ranks in between; of shard_grad_op, which is zero3 but for what is kept between forward and
-/// backward.
+/// Sets the unit's own number of ranks in between; of shard_grad_op, which is zero3 but for what is kept between
+/// forward and backward.
 void set_between(PlacementOptions& placement, const UnitPolicy& policy) {
   if (!policy.reshard_after_forward || policy.reshard_after_forward->group() == 0) return;
   if (!placement.scheme.mesh && placement.scheme.strategy == Strategy::shard_grad_op)
@@ -217,7 +217,7 @@ Scheduler& ShardedRuntime::scheduler() {
     if (scheme.options() != executor_.scheme().options())
       scheduler_->set_schedule(static_cast<int>(unit), scheme.unit_schedule());
     if (const auto& reshard = policies_[unit].reshard_after_forward) {
-      // Of all ranks that shard it is as good as `true`.
+      // A number that is all ranks which shard it is as good as `true`.
       const Reshard own = reshard->group() != 0 ? scheme.options().reshard_after_forward : *reshard;
       scheduler_->set_after_forward(static_cast<int>(unit), after_forward_of(own));
     }

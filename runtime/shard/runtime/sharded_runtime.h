@@ -56,8 +56,8 @@ class ShardedRuntime : private ParameterOwner {
   /// A gather that was started by hand.
   class UnshardHandle {
    public:
-    /// From now on compute has the unit's parameters, until it is resharded by hand, by its own backward or by the end
-    /// of the micro-batch.
+    /// Makes compute wait: from now on it has the unit's parameters, until the unit is resharded by hand, by its own
+    /// backward or by the end of the micro-batch.
     void wait() const;
 
    private:
@@ -88,7 +88,7 @@ class ShardedRuntime : private ParameterOwner {
   std::optional<RandomKey> random_key(std::uint64_t place, std::int64_t samples) const;
   /// True if a micro-batch of training is open.
   bool is_training() const { return executor_.step().is_in_micro_batch() && mode_ == Mode::train; }
-  /// So many steps are done, of a training that goes on: random numbers follow from it. zs::load says it itself.
+  /// Sets the steps that are done, of a training that goes on: random numbers follow from it. zs::load says it itself.
   /// Between steps.
   void set_steps_done(std::int64_t steps);
   void before_forward(int unit);
@@ -102,9 +102,9 @@ class ShardedRuntime : private ParameterOwner {
   void end_micro_batch();
   /// UsageError where this is a training micro-batch in which no parameter has had a backward.
   void check_backward() const;
-  /// After an exception that every rank saw alike: drops the open micro-batch and leaves the runtime ready for another;
-  /// the gradients of the step's earlier micro-batches stay. Where it had added to those they cannot be told apart any
-  /// more: then all of the step's gradients go, and a UsageError says so.
+  /// Abandons the open micro-batch after an exception that every rank saw alike, and leaves the runtime ready for
+  /// another; the gradients of the step's earlier micro-batches stay. Where it had added to those they cannot be told
+  /// apart any more: then all of the step's gradients go, and a UsageError says so.
   void abandon();
   /// Abandons as above, and drops the gradients of the whole step, however far it is.
   void abandon_step();
@@ -126,8 +126,8 @@ class ShardedRuntime : private ParameterOwner {
   /// With gradient sync its gradients are reduced: without, they accumulate, whole, and the next micro-batch with it
   /// reduces the sum.
   void set_requires_gradient_sync(int unit, bool requires_sync);
-  /// With all-reduce, replicas exchange the sums that were reduced among those who share a set of masters: without,
-  /// they wait for a later micro-batch, before the step's last one has begun.
+  /// Switches the all-reduce: with it replicas exchange the sums that were reduced among those who share a set of
+  /// masters; without, the sums wait for a later micro-batch, before the step's last one has begun.
   void set_requires_all_reduce(int unit, bool requires_all_reduce);
   /// Says if the full parameter is freed after the unit's forward; where it is resharded to a number of ranks, to
   /// those.
@@ -139,7 +139,7 @@ class ShardedRuntime : private ParameterOwner {
   /// anyway.
   void set_reshard_after_backward(int unit, bool reshards);
 
-  /// From now on `hook` is called by the host for each unit whose gradient of a step has been asked for: its last
+  /// Adds `hook`: from now on the host calls it for each unit whose gradient of a step has been asked for: its last
   /// reduction is enqueued, and Executor::take_gradient makes compute wait for it. That is when the next unit is about
   /// to be reduced, whose backward the reduction had to run beside, or at the end of the step's last micro-batch. In
   /// the same order on every rank. Each hook is called, in the order in which they were added. Not within a
@@ -214,7 +214,7 @@ class ShardedRuntime : private ParameterOwner {
   std::vector<Action> actions_;
   std::vector<std::size_t> moments_;
   std::vector<Action>* log_ = nullptr;
-  std::optional<int> reduced_;  // whose gradient is asked for, and not yet reported
+  std::optional<int> reduced_;  // unit whose gradient is asked for, and not yet reported
   int resident_ = 0;            // units, of options_.resident_units
   bool has_warned_ = false, has_warned_unused_ = false, has_warned_host_ = false;
 };

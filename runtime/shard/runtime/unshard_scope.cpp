@@ -113,7 +113,7 @@ void UnshardScope::warn_of_host() {
       bytes, executor.ranks());
 }
 
-/// What all ranks have alike; what becomes of an exception is each rank's own.
+/// Number of the options that all ranks have alike; what becomes of an exception is each rank's own.
 std::int64_t UnshardScope::number_of_options() const {
   return std::int64_t{options_.writes_back} | std::int64_t{options_.on_host} << 1 |
          std::int64_t{options_.with_gradients} << 2 |
@@ -144,7 +144,7 @@ void UnshardScope::leave_all() noexcept {
         whole->sharded.release(compute);
         whole->whole.release(compute);
       }
-    } catch (const std::exception&) {  // of a device that has failed: the memory goes with its owner
+    } catch (const std::exception&) {  // thrown by a device that has failed: the memory goes with its owner
     }
     flat(last.unit).is_in_scope = false;
     runtime_.executor().order_check().note_leave();
@@ -201,7 +201,7 @@ void UnshardScope::write_back(Entered& entered) {
   Executor& executor = runtime_.executor();
   FlatParameter& unit = flat(entered.unit);
   const UnitState before = runtime_.scheduler().state(entered.unit);
-  runtime_.run(runtime_.scheduler().reshard(entered.unit));  // what is gathered, or at hand, is old now
+  runtime_.run(runtime_.scheduler().reshard(entered.unit));  // copies that are gathered, or at hand, are old now
   executor.begin_write(unit, true);
   put(unit, HeldShards::masters(unit), entered.weights);
   executor.end_write(unit);

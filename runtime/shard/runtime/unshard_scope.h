@@ -9,7 +9,7 @@
 
 namespace zs {
 
-/// Alike on every rank.
+/// Options of an UnshardScope, alike on every rank.
 struct UnshardOptions {
   bool recurse = true;      ///< units below the module too; else its own. Lists of units are taken as they are
   bool writes_back = true;  ///< at the end; false: for reading, and what is written all the same is a LostWrite
@@ -63,7 +63,7 @@ class UnshardScope {
   /// f32, of the parameter's shape; empty on a rank that sees nothing. UsageError where the parameter is in none of the
   /// units.
   Buffer value(const Parameter& parameter) const;
-  /// The sum of this step's gradients over the ranks, f32: divided, as the optimizer has it, behind the step's last
+  /// The sum of this step's gradients over the ranks, f32: divided, as the optimizer has it, after the step's last
   /// micro-batch; not yet divided (ShardOptions::division) before. Empty where the unit has none, or the parameter is
   /// frozen.
   Buffer gradient(const Parameter& parameter) const;

@@ -18,10 +18,10 @@ class ExecOrder {
   /// Ends it; a recording that saw anything becomes the order.
   void end();
 
-  /// Notes that `unit` runs now. False when replaying and another unit was due; the position then moves behind the next
+  /// Notes that `unit` runs now. False when replaying and another unit was due; the position then moves past the next
   /// occurrence of `unit`, if there is one.
   bool advance(Phase phase, int unit);
-  /// Up to `count` units due after the one that runs, each of several turns in a row counted once; none while
+  /// Lists up to `count` units due after the one that runs, each of several turns in a row counted once; none while
   /// recording.
   std::vector<int> upcoming(Phase phase, int count) const;
   /// True if the next turn is this unit's; not while recording.

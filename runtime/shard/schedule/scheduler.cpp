@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kBegin =
     "begin one first: micro_batch() of the model, or begin_micro_batch(), for training with Mode::train";
 
-/// Whether it holds what micro-batches have added so far, wherever that is.
+/// True if a gradient in this state holds what micro-batches have added so far, wherever that is.
 bool accumulates(GradState state) { return state != GradState::none && state != GradState::reducing; }
 
 template <class State>
@@ -183,7 +183,7 @@ bool Scheduler::stays_after_forward(int unit) const {
   return !target.schedule.reshard_after_forward || target.schedule.keep_unsharded || is_recorded_end(unit, true);
 }
 
-/// For its backward, of what it is about to free.
+/// True if the unit keeps, for its backward, a secondary shard of what it is about to free.
 bool Scheduler::keeps_secondary_shard(int unit) const {
   if (mode_ == Mode::eval || unit_at(unit).shard == ShardState::kept || !unit_at(unit).unshards_in_backward)
     return false;
@@ -315,7 +315,7 @@ std::vector<Action> Scheduler::end_micro_batch() {
   return actions;
 }
 
-/// Of a unit whose backward did not complete, or that had none.
+/// Reduces a unit whose backward did not complete, or that had none.
 void Scheduler::reduce_rest(std::vector<Action>& actions, int unit) {
   const Unit& target = unit_at(unit);
   resume(actions, unit);

@@ -29,12 +29,12 @@ struct PrefetchOptions {
   /// Root and last unit stay unsharded from forward to backward, root and first one from one micro-batch to the next of
   /// the same step.
   bool keep_root_unsharded = true;
-  bool prefetch_after_backward =
-      false;  ///< in backward the next units are gathered after a unit's backward, not before it
-  bool delays_reductions =
-      false;  ///< a unit's reduction is asked for when the next unit's backward begins, or at the end
-  bool reduces_unused =
-      false;  ///< a unit without backward is reduced all the same, as zeros; ranks agree on which units those are
+  /// In backward the next units are gathered after a unit's backward, not before it.
+  bool prefetch_after_backward = false;
+  /// A unit's reduction is asked for when the next unit's backward begins, or at the end.
+  bool delays_reductions = false;
+  /// A unit without backward is reduced all the same, as zeros; ranks agree on which units those are.
+  bool reduces_unused = false;
 };
 
 /// Decisions that the cut of a unit makes on when it is gathered and reduced.
@@ -49,7 +49,7 @@ struct UnitSchedule {
   };
   Kept kept = Kept::none;
   enum class Final : std::uint8_t { none, last, every };
-  Final final_step = Final::none;  ///< after the reductions of which micro-batches `finish` follows
+  Final final_step = Final::none;  ///< micro-batches after whose reductions `finish` follows
 };
 
 /// The pure state machine of sharding: hooks go in, actions come out. It touches no device and no communicator. Unit 0
@@ -71,20 +71,21 @@ class Scheduler {
   /// The unit's forward runs again, within the backward of what came after it: it is unsharded and stays so until its
   /// own backward is complete. No part of the recorded order.
   std::vector<Action> before_recompute(int unit);
-  /// Before the first backward work of the unit; later calls in the same micro-batch ask for nothing.
+  /// Begins the unit's backward: call before its first backward work; later calls in the same micro-batch ask for
+  /// nothing.
   std::vector<Action> before_backward(int unit);
   /// All gradients of the unit are enqueued.
   std::vector<Action> after_backward(int unit);
   /// Reshards what is left (mis-aimed prefetches, units without backward), reduces what is left, and after the last
   /// micro-batch releases every gradient buffer.
   std::vector<Action> end_micro_batch();
-  /// By hand, within a micro-batch or outside: starts a gather, waits for it, frees the unit. Nothing where that is so
-  /// already; a unit in its own forward or backward is not freed.
+  /// Unshard and reshard by hand, within a micro-batch or outside: start a gather, wait for it, free the unit. Nothing
+  /// where that is so already; a unit in its own forward or backward is not freed.
   std::vector<Action> start_unshard(int unit);
   std::vector<Action> wait_unshard(int unit);
   std::vector<Action> reshard(int unit);
-  /// After an exception: forgets the open micro-batch; everything back to sharded. Whole gradients that it has added to
-  /// go, and sums that it has reduced to; those of earlier micro-batches alone stay. `of_step`: they go too.
+  /// Abandons the open micro-batch after an exception; everything is back to sharded. Whole gradients that it has added
+  /// to go, and sums that it has reduced to; those of earlier micro-batches alone stay. `of_step`: they go too.
   std::vector<Action> abandon(bool of_step = false);
   /// Units that the open micro-batch has reduced.
   std::vector<int> reduced() const;
@@ -145,7 +146,8 @@ class Scheduler {
     return is_due_ && mode_ == Mode::train && unit_at(unit).syncs &&
            (unit_at(unit).schedule.reduce_every_micro_batch || is_last_);
   }
-  /// Number of changes so far to how units shall run, beside which are frozen and what is reduced: a number to compare.
+  /// Number of changes so far to how units shall run, but for which are frozen and what is reduced: a number to
+  /// compare.
   std::int64_t changes() const { return changes_; }
   SumState sum_state(int unit) const { return unit_at(unit).sum; }
   const std::string& name(int unit) const { return unit_at(unit).name; }
@@ -223,7 +225,7 @@ class Scheduler {
   std::deque<int> reducing_;             // oldest first
   std::deque<int> deferred_;             // units whose buffers were set aside, oldest first
   std::int64_t changes_ = 0;
-  std::optional<int> delayed_;  // its gradients are complete, its reduction is not asked for
+  std::optional<int> delayed_;  // unit whose gradients are complete, and whose reduction is not asked for
   std::vector<std::string> deviations_, unused_gathers_;
 };
 

@@ -1,4 +1,4 @@
-// What accumulates of gradients, on its way to the host between micro-batches and back.
+// Accumulating gradients, on their way to the host between micro-batches and back.
 #include <algorithm>
 
 #include "runtime/shard/schedule/scheduler.h"

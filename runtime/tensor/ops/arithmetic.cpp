@@ -23,11 +23,11 @@ Shape broadcast_shape(const char* op, const Tensor& a, const Tensor& b) {
   return *shape;
 }
 
-/// What a gradient is made of.
+/// Tensors that a gradient is made of.
 struct Kept {
   Tensor dy, y, a, b;
 };
-/// By one argument, of the result's shape.
+/// Gradient by one argument, of the result's shape.
 using Gradient = Tensor (*)(const Kept& saved);
 
 Tensor same(const char* name, const Kept& s, MapOp op, std::initializer_list<Operand> operands) {
@@ -74,7 +74,7 @@ Tensor by_exponent(const Kept& s) {
 struct UnaryOp {
   MapOp op, gradient;
   bool keeps_output;  // saved is y, else x
-  float number = 0;   // of the gradient
+  float number = 0;   // constant of the gradient
 };
 
 Tensor unary(const char* name, const char* backward_name, const UnaryOp& op, const Tensor& x,
@@ -111,7 +111,7 @@ Tensor compared(const char* name, MapOp op, const Tensor& a, const Tensor& b) {
   return mask_of(name, a, broadcast_shape(name, a, b), op, {a, b});
 }
 
-/// Of a and b at most one is empty, and its operand a number.
+/// Elements chosen by a mask; of a and b at most one is empty, and its operand a number.
 Tensor chosen(const Tensor& mask, const Shape& shape, const Tensor& a, const Tensor& b, const Operand& left,
               const Operand& right) {
   const std::optional<Shape> all = mask ? common_shape(mask.shape(), shape) : std::nullopt;

@@ -27,8 +27,7 @@ Tensor copied(const char* name, Context& context, const View& view, DType dtype)
   return computed(name, context, view.shape, dtype, MapOp::copy, {view});
 }
 
-/// Where a gradient goes that is of a part of x alone: into `held` where nobody else sees it, or into a copy, or among
-/// zeros.
+/// Destination of a gradient that is of a part of x alone: `held` where nobody else sees it, or a copy, or zeros.
 struct Sum {
   Tensor dx;
   bool is_new;
@@ -190,10 +189,10 @@ namespace {
 
 struct Windows {
   Window window;
-  std::int64_t rows, columns;  // of windows
+  std::int64_t rows, columns;  // numbers of windows
 };
 
-/// Of padded x (B, C, H, W): what each window has at (row, column) of its own, (B, C, rows, columns).
+/// View of padded x (B, C, H, W): what each window has at (row, column) of its own, (B, C, rows, columns).
 View seen_at(const View& x, const Windows& windows, std::int64_t row, std::int64_t column) {
   const Window& w = windows.window;
   View seen = narrow(narrow(x, 2, row, x.shape[2] - row), 3, column, x.shape[3] - column);

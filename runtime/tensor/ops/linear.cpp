@@ -21,7 +21,7 @@ void bias_gradient(const Tensor& dy, Parameter& bias) {
                  });
 }
 
-/// What a linear keeps for its backward.
+/// Inputs that a linear keeps for its backward.
 struct ProductInputs {
   Tensor x, gelu_input;  // gelu_input: of x, which is what GELU gave, and whose gradient is passed on; or empty
 };

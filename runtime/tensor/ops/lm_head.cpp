@@ -35,7 +35,7 @@ Tensor chunk_logits(const LmHead& head, std::int64_t first, std::int64_t rows, D
   return logits;
 }
 
-/// Of a token in the mean; that of none is 0.
+/// Share of a token in the mean; that of none is 0.
 float share_of(std::int64_t tokens) { return 1.0f / static_cast<float>(std::max<std::int64_t>(tokens, 1)); }
 
 template <class Body>
@@ -100,8 +100,8 @@ Tensor chunk_dlogits(const LmHead& head, const Tensor& dloss, const Tensor& logi
   return dlogits;
 }
 
-/// Where the kernels do it in one pass: fills `losses` for the chunk that begins at row `first`, and makes its logits
-/// dlogits.
+/// Fills `losses` for the chunk that begins at row `first`, and makes its logits dlogits: where the kernels do it in
+/// one pass.
 void chunk_losses_in_place(const LmHead& head, const Tensor& losses, const Tensor& dloss, const Tensor& logits,
                            std::int64_t first) {
   Context& context = head.x.context();
@@ -118,10 +118,10 @@ void chunk_losses_in_place(const LmHead& head, const Tensor& losses, const Tenso
   weigh_gradients(head, logits, first, rows);
 }
 
-/// Whether `losses` and dlogits come from logits of x's dtype, in their place.
+/// True if `losses` and dlogits come from logits of x's dtype, in their place.
 bool is_in_place(const Context& context) { return context.kernels().cross_entropy_in_place != nullptr; }
 
-/// From the chunk's dlogits: its rows of dx, and its part of the weight's gradient.
+/// Adds the chunk's gradients from its dlogits: its rows of dx, and its part of the weight's gradient.
 void chunk_gradients(const LmHead& head, const Tensor& dx, const Tensor& dlogits, std::int64_t first) {
   Context& context = head.x.context();
   const std::int64_t rows = dlogits.shape()[0];

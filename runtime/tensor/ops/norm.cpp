@@ -33,7 +33,7 @@ std::pair<Parameter::GradTarget, Parameter::GradTarget> targets(const Norm& norm
   return gamma.is_trainable() ? std::pair(wanted, other) : std::pair(other, wanted);
 }
 
-/// What goes back to x: `held`, which came to it past the norm, and the norm's own.
+/// Gradient that goes back to x: `held`, which came to it past the norm, and the norm's own.
 Tensor norm_gradients(const Tensor& dy, const Tensor& held, const Saved& saved, const Norm& norm) {
   ZS_CHECK(!held || held.shape() == saved.x.shape(), "gradients of shapes {} and {} meet", held.shape().str(),
            saved.x.shape().str());
@@ -67,7 +67,7 @@ Tensor norm_gradients(const Tensor& dy, const Tensor& held, const Saved& saved, 
   return dx;
 }
 
-/// Of x, or, where there is a residual, of their sum.
+/// Launches the norm of x, or, where there is a residual, of their sum.
 void launch_norm(Context& context, const NormInput& in, const Saved& saved, const Buffer& out, const Norm& norm) {
   const bool is_layer = norm.is_layer(), is_adding = !in.residual.empty();
   const Buffer mean = buffer_or_none(saved.mean), rstd = saved.rstd.buffer(), scale = norm.gamma->value(),

@@ -14,7 +14,7 @@ struct Columns {
   std::int64_t first, count, width, rows;
 };
 
-/// Where the queries, the keys and the values lie in the rows of qkv.
+/// Columns of the queries, the keys and the values in the rows of qkv.
 struct Parts {
   Columns q, k, values;
 };
@@ -36,7 +36,7 @@ void copy_columns(ExecContext& exec, const KernelTable& kernels, Buffer out, con
 
 Columns alone(const Columns& columns) { return {0, columns.count, columns.count, columns.rows}; }
 
-/// What a kernel is given of a norm.
+/// Operands that a kernel is given of a norm.
 struct Operands {
   Columns columns;
   Buffer x, rstd, weight;

@@ -10,7 +10,7 @@
 namespace zs {
 namespace {
 
-/// What a reduction goes over, and the shapes of its result.
+/// Dims that a reduction goes over, and the shapes of its result.
 struct Over {
   DimSet dims = 0;
   std::int64_t elems = 1;  // reduced into one

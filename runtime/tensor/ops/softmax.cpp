@@ -66,7 +66,7 @@ Tensor log_softmax(const Tensor& x, int dim) {
 
 namespace {
 
-/// Of rows of logits, (rows, classes).
+/// Rows of logits, (rows, classes).
 struct Rows {
   Tensor logits, targets, lse;  // f32; every target is one of the classes
   Tensor shares;                // (rows, 1) f32: of the loss, adding up to 1, or all 0; empty: alike
