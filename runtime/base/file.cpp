@@ -208,11 +208,14 @@ bool Folder::is_in_place() const noexcept {
 }
 
 Folder Folder::folder(const std::string& name) const noexcept {
-  return {path_of(name), File(open_at(descriptor(), name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW))};
+  return {path_of(name), file(name, O_RDONLY | O_DIRECTORY)};
 }
 
+/// In a folder that is not open there is nothing, for the same reason.
 File Folder::file(const std::string& name, int flags) const noexcept {
-  return File(open_at(descriptor(), name.c_str(), flags | O_NOFOLLOW));
+  if (is_open()) return File(open_at(descriptor(), name.c_str(), flags | O_NOFOLLOW));
+  errno = error() != 0 ? error() : ENOENT;
+  return File(-1);
 }
 
 mode_t Folder::type_of(const std::string& name) const noexcept {
