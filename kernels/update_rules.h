@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include <cstdint>
+
 #include "kernels/host_device.h"
 
 /// Rules by which an optimizer updates one element, on every back end from this source, so that the bits are the same
@@ -18,16 +20,27 @@ struct StepScalars {
   float skip;              ///< not 0: grad_norm is not finite, the optimizer leaves everything as it is
 };
 
+// Options of a rule. kNeedsM, kNeedsV: which moments a range must have; SGD has one or none.
+
+/// Loshchilov, Hutter 2019, algorithm 2: g = grad * clip_coefficient; m, v updated; master -= lr * (m_hat /
+/// (sqrt(v_hat) + eps) + weight_decay * master)
 struct AdamWOptions {
+  static constexpr bool kNeedsM = true, kNeedsV = true;
   float beta1, beta2, eps;
 };
 
+/// Sutskever et al. 2013: g = grad * clip_coefficient + weight_decay * master; m = momentum * m + g, or g where m is
+/// empty; master -= lr * m, or lr * (g + momentum * m) with nesterov
 struct SgdOptions {
+  static constexpr bool kNeedsM = false, kNeedsV = false;
   float momentum;
   bool nesterov;
 };
 
+/// Chen et al. 2023: g = grad * clip_coefficient; master -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay *
+/// master); m := beta2 * m + (1 - beta2) * g. The sign of 0 is 0.
 struct LionOptions {
+  static constexpr bool kNeedsM = true, kNeedsV = false;
   float beta1, beta2;
 };
 
@@ -38,31 +51,58 @@ ZS_HOST_DEVICE void adamw_moments(const AdamWOptions& options, const StepScalars
   v = options.beta2 * v + (1.0f - options.beta2) * g * g;
 }
 
-/// Each changes the moments and returns the new master, of the one `before` and the gradient `grad` as reduced.
-ZS_HOST_DEVICE float adamw_rule(const AdamWOptions& options, const StepScalars& step, float weight_decay, float before,
-                                float grad, float& m, float& v) {
+// updated<kHasM>() changes the moments and returns the new master, of the one `before` and the gradient `grad` as
+// reduced. A moment that the rule has not is not looked at.
+
+template <bool kHasM>
+ZS_HOST_DEVICE float updated(const AdamWOptions& options, const StepScalars& step, float weight_decay, float before,
+                             float grad, float& m, float& v) {
   adamw_moments(options, step, grad, m, v);
   return before - step.lr * (m / step.bias_correction1 / (sqrtf(v / step.bias_correction2) + options.eps) +
                              weight_decay * before);
 }
 
-/// Rule of SGD. Without a moment `m` is not looked at.
-template <bool kHasMoment>
-ZS_HOST_DEVICE float sgd_rule(const SgdOptions& options, const StepScalars& step, float weight_decay, float before,
-                              float grad, float& m) {
+template <bool kHasM>
+ZS_HOST_DEVICE float updated(const SgdOptions& options, const StepScalars& step, float weight_decay, float before,
+                             float grad, float& m, float&) {
   const float g = grad * step.clip_coefficient + weight_decay * before;
-  if constexpr (!kHasMoment) return before - step.lr * g;
+  if constexpr (!kHasM) return before - step.lr * g;
   m = options.momentum * m + g;
   return before - step.lr * (options.nesterov ? g + options.momentum * m : m);
 }
 
-ZS_HOST_DEVICE float lion_rule(const LionOptions& options, const StepScalars& step, float weight_decay, float before,
-                               float grad, float& m) {
+template <bool kHasM>
+ZS_HOST_DEVICE float updated(const LionOptions& options, const StepScalars& step, float weight_decay, float before,
+                             float grad, float& m, float&) {
   const float g = grad * step.clip_coefficient;
   const float mean = options.beta1 * m + (1.0f - options.beta1) * g;
   const float sign = mean > 0.0f ? 1.0f : mean < 0.0f ? -1.0f : 0.0f;
   m = options.beta2 * m + (1.0f - options.beta2) * g;
   return before - step.lr * (sign + weight_decay * before);
+}
+
+/// One of the rules, with its options: a new one is a kind, a member of the union, a constructor and a case here.
+struct UpdateRule {
+  enum class Kind : std::uint8_t { adamw, sgd, lion };
+  Kind kind;
+  union {
+    AdamWOptions adamw;
+    SgdOptions sgd;
+    LionOptions lion;
+  };
+  UpdateRule(const AdamWOptions& options) : kind(Kind::adamw), adamw(options) {}  // NOLINT(google-explicit-constructor)
+  UpdateRule(const SgdOptions& options) : kind(Kind::sgd), sgd(options) {}        // NOLINT(google-explicit-constructor)
+  UpdateRule(const LionOptions& options) : kind(Kind::lion), lion(options) {}     // NOLINT(google-explicit-constructor)
+};
+
+/// body(options), of the rule's kind.
+template <class Body>
+ZS_HOST_DEVICE void with_update_rule(const UpdateRule& rule, const Body& body) {
+  switch (rule.kind) {
+    case UpdateRule::Kind::adamw: return body(rule.adamw);
+    case UpdateRule::Kind::sgd: return body(rule.sgd);
+    case UpdateRule::Kind::lion: return body(rule.lion);
+  }
 }
 
 }  // namespace zs

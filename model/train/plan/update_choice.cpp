@@ -40,7 +40,7 @@ double host_ns_per_byte(int threads) {
   const Buffer scalars{&step, sizeof step / sizeof(float), DType::f32, DeviceKind::cpu};
   ExecContext exec(threads, nullptr);
   const UpdateRange all{part(0), part(1), {}, part(2), part(3), scalars};
-  return best_ns([&] { cpu_kernels().adamw(exec, all, {}); }) / static_cast<double>(28 * kElems);
+  return best_ns([&] { cpu_kernels().update(exec, all, AdamWOptions{}); }) / static_cast<double>(28 * kElems);
 }
 
 double link_ns_per_byte(Device& device) {

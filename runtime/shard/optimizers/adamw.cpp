@@ -41,7 +41,7 @@ void AdamW::set_corrections(StepScalars& scalars, std::int64_t updates) const {
 
 Optimizer::UnitUpdate AdamW::unit_update() const {
   return [&kernels = kernels(), config = config_](ExecContext& exec, const std::vector<Slice>& slices) {
-    kernels.adamw(exec, Slice::ranges_of(slices), {config.beta1, config.beta2, config.eps});
+    kernels.update(exec, Slice::ranges_of(slices), AdamWOptions{config.beta1, config.beta2, config.eps});
   };
 }
 

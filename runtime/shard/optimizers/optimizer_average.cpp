@@ -7,7 +7,7 @@
 
 namespace zs {
 
-/// Updates the average by the kernel of SGD: of a gradient -w, a decay of 1 and the learning rate 1 - average. What is
+/// Updates the average by the rule of SGD: of a gradient -w, a decay of 1 and the learning rate 1 - average. What is
 /// not trained, or not yet, is the weights.
 void Optimizer::update_average() {
   Context& context = executor_.context();
@@ -36,7 +36,7 @@ void Optimizer::update_average() {
     context.launch({"average:" + executor_.units()[unit].name, {master, average, every_scalars()}, {average}},
                    [&kernels = context.kernels(), updates, copies](ExecContext& exec) {
                      for (const UpdateRange& part : copies) kernels.copy(exec, part.master, part.grad);
-                     kernels.sgd(exec, updates, {0, false});
+                     kernels.update(exec, updates, SgdOptions{0, false});
                    });
   }
 }
