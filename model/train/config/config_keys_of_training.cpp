@@ -180,12 +180,12 @@ constexpr std::array kTrainingKeys = {
               "`train.steps`."},
     ConfigKey{"train.clip", [](Config& c) -> ConfigSlot { return &c.train.clip; }, between(0, 1e6), "", "",
               "Largest global norm of the gradient; 0 does not clip."},
-    ConfigKey{"train.optimizer", [](Config& c) -> ConfigSlot { return &c.train.optimizer; }, any,
-              "adamw|adamw8bit|lion|muon|sgd", "",
-              "`adamw` (Loshchilov and Hutter 2019); `adamw8bit`, the same with moments of 8 bits (Dettmers et al. "
-              "2022); `lion` (Chen et al. 2023); `muon` (Jordan et al. 2024) for the "
-              "matrices that `train.muon` names, and AdamW for the rest; or `sgd`, stochastic gradient descent with a "
-              "momentum (docs/optimizers.md)."},
+    ConfigKey{"train.optimizer",
+              [](Config& c) -> ConfigSlot { return &c.train.optimizer; },
+              any,
+              {},
+              "",
+              "What makes a step of gradients (docs/optimizers.md)."},
     ConfigKey{"train.weight_decay", [](Config& c) -> ConfigSlot { return &c.train.weight_decay; }, between(0, 100), "",
               "`0.1`, with `sgd` `0.0`",
               "Weight decay, decoupled from the gradient but with `sgd`; not for norms and biases."},
