@@ -35,8 +35,8 @@ AdamW::AdamW(Executor& executor, const AdamWConfig& config)
                 shared_options(checked_adamw("AdamW", config))),
       config_(config) {}
 
-void AdamW::set_corrections(StepScalars& scalars, std::int64_t updates) const {
-  set_adamw_corrections(scalars, updates, config_.beta1, config_.beta2);
+void AdamW::set_corrections(StepScalars& scalars, const Progress& before) const {
+  set_adamw_corrections(scalars, before.updates, config_.beta1, config_.beta2);
 }
 
 Optimizer::UnitUpdate AdamW::unit_update() const {

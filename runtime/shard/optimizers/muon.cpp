@@ -163,8 +163,8 @@ Muon::Muon(Executor& executor, const MuonConfig& config)
                 shared_options(config)),
       config_(config) {}
 
-void Muon::set_corrections(StepScalars& scalars, std::int64_t updates) const {
-  set_adamw_corrections(scalars, updates, config_.beta1, config_.beta2);
+void Muon::set_corrections(StepScalars& scalars, const Progress& before) const {
+  set_adamw_corrections(scalars, before.updates, config_.beta1, config_.beta2);
 }
 
 Optimizer::UnitUpdate Muon::unit_update() const {
