@@ -13,7 +13,7 @@ namespace zs {
 /// Scalars of the optimizer step, in device memory: kernels read them there, so that a captured step can be replayed.
 struct StepScalars {
   float lr;
-  float bias_correction1;  ///< 1 - beta1^t
+  float bias_correction1;  ///< 1 - beta1^t; of schedule-free AdamW c, the weight of the newest point in the average
   float bias_correction2;  ///< 1 - beta2^t
   float clip_coefficient;  ///< min(1, clip / (norm + 1e-6)); 1 without clipping
   float grad_norm;         ///< norm over the whole model, before clipping
@@ -42,6 +42,15 @@ struct SgdOptions {
 struct LionOptions {
   static constexpr bool kNeedsM = true, kNeedsV = false;
   float beta1, beta2;
+};
+
+/// Schedule-free AdamW (Defazio et al. 2024, algorithm 1 with AdamW's step): the master is y, where gradients are
+/// taken; m is z - y, so that z = y + m, and their average x = y - m (1 - beta1) / beta1. bias_correction1 of the
+/// scalars is c, the weight of the new z in x. g = grad * clip_coefficient; v updated; s = g / (sqrt(v_hat) + eps) +
+/// weight_decay * y; z -= lr * s; x := (1 - c) x + c z; y := (1 - beta1) z + beta1 x. beta1 > 0
+struct ScheduleFreeOptions {
+  static constexpr bool kNeedsM = true, kNeedsV = true;
+  float beta1, beta2, eps;
 };
 
 ZS_HOST_DEVICE void adamw_moments(const AdamWOptions& options, const StepScalars& step, float grad, float& m,
@@ -81,18 +90,33 @@ ZS_HOST_DEVICE float updated(const LionOptions& options, const StepScalars& step
   return before - step.lr * (sign + weight_decay * before);
 }
 
+/// With m = z - y and k = 1 - beta1 (1 - c): y := y + c m - lr k s, m := (1 - c) (m - lr beta1 s).
+template <bool kHasM>
+ZS_HOST_DEVICE float updated(const ScheduleFreeOptions& options, const StepScalars& step, float weight_decay,
+                             float before, float grad, float& m, float& v) {
+  const float g = grad * step.clip_coefficient, c = step.bias_correction1, rest = 1.0f - c;
+  v = options.beta2 * v + (1.0f - options.beta2) * g * g;
+  const float move = step.lr * (g / (sqrtf(v / step.bias_correction2) + options.eps) + weight_decay * before);
+  const float after = before + (c * m - (1.0f - options.beta1 * rest) * move);
+  m = rest * (m - options.beta1 * move);
+  return after;
+}
+
 /// One of the rules, with its options: a new one is a kind, a member of the union, a constructor and a case here.
 struct UpdateRule {
-  enum class Kind : std::uint8_t { adamw, sgd, lion };
+  enum class Kind : std::uint8_t { adamw, sgd, lion, schedule_free };
   Kind kind;
   union {
     AdamWOptions adamw;
     SgdOptions sgd;
     LionOptions lion;
+    ScheduleFreeOptions schedule_free;
   };
   UpdateRule(const AdamWOptions& options) : kind(Kind::adamw), adamw(options) {}  // NOLINT(google-explicit-constructor)
   UpdateRule(const SgdOptions& options) : kind(Kind::sgd), sgd(options) {}        // NOLINT(google-explicit-constructor)
   UpdateRule(const LionOptions& options) : kind(Kind::lion), lion(options) {}     // NOLINT(google-explicit-constructor)
+  UpdateRule(const ScheduleFreeOptions& options)                                  // NOLINT(google-explicit-constructor)
+      : kind(Kind::schedule_free), schedule_free(options) {}
 };
 
 /// body(options), of the rule's kind.
@@ -102,6 +126,7 @@ ZS_HOST_DEVICE void with_update_rule(const UpdateRule& rule, const Body& body) {
     case UpdateRule::Kind::adamw: return body(rule.adamw);
     case UpdateRule::Kind::sgd: return body(rule.sgd);
     case UpdateRule::Kind::lion: return body(rule.lion);
+    case UpdateRule::Kind::schedule_free: return body(rule.schedule_free);
   }
 }
 

@@ -83,7 +83,7 @@ TEST_CASE("AdamW gives the same bits for any cut of the elements") {
 
 TEST_CASE("updates of many ranges at once are those of one range after the other") {
   const int count = GENERATE(0, 1, 5, 56, 130);  // a launch on GPUs takes 56
-  const auto rule = GENERATE(std::string("adamw"), std::string("sgd"), std::string("lion"));
+  const auto rule = GENERATE(as<std::string>{}, "adamw", "sgd", "lion", "schedule_free");
   const std::int64_t n = 20000;
   Values grad = Values::random(DType::f32, n, 2), none(DType::f32, 0);
   Values steps[] = {scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 0.0f}),
@@ -100,7 +100,7 @@ TEST_CASE("updates of many ranges at once are those of one range after the other
       UpdateRange range = range_of(o, grad, steps[i % 3]);
       range.weight_decay = 0.01f * static_cast<float>(i % 4);
       if (i % 3 != 2) range.copy = o[3].buffer();
-      if (rule != "adamw") range.v = {};
+      if (rule == "sgd" || rule == "lion") range.v = {};
       if (rule == "sgd" && i % 5 == 1) range.m = {};
       ranges.push_back(part_of(range, first, elems));
       first += elems;
@@ -108,6 +108,7 @@ TEST_CASE("updates of many ranges at once are those of one range after the other
     ExecContext ctx = make_context();
     const auto update = [&](const OneOrMany<UpdateRange>& some) {
       if (rule == "adamw") k().update(ctx, some, kAdamW);
+      if (rule == "schedule_free") k().update(ctx, some, ScheduleFreeOptions{0.9f, 0.95f, 1e-8f});
       if (rule == "sgd") k().update(ctx, some, SgdOptions{0.9f, true});
       if (rule == "lion") k().update(ctx, some, LionOptions{0.9f, 0.99f});
     };
@@ -196,6 +197,55 @@ TEST_CASE(
   require_close(out[0], expected, 1e-6);
   require_close(out[1], momentum, 1e-6);
   REQUIRE(out[2].same_bytes(out[3]));
+}
+
+/// Defazio et al. 2024, algorithm 1 with AdamW's step, by its points x, y and z in double precision. Element 5 has no
+/// gradient and no weight. The learning rates differ, so that the average's weights do.
+TEST_CASE("schedule-free AdamW follows the published algorithm, and its bf16 copy is where gradients are taken") {
+  const std::int64_t n = GENERATE(1, 37, 100003);
+  const double b1 = 0.9, b2 = 0.95, eps = 1e-8, decay = 0.1, clip = 0.5, lrs[] = {0.01, 0.03, 0.02, 0.0, 0.02};
+  const Values zeros(DType::f32, n);
+  Values start = Values::random(DType::f32, n, 1);
+  std::vector<Values> grads;
+  for (std::uint64_t t = 0; t < 5; ++t) grads.push_back(Values::random(DType::f32, n, 10 + t));
+  std::vector<double> weights;  // c of each step
+  for (double sum = 0; const double lr : lrs) sum += lr * lr, weights.push_back(lr * lr / sum);
+  const auto out = run({start, zeros, zeros, Values(DType::bf16, n), Values(DType::bf16, n)},
+                       [&](ExecContext& ctx, std::vector<Values>& o) {
+                         for (std::size_t t = 0; t < 5; ++t) {
+                           Values s = scalars_of({static_cast<float>(lrs[t]), static_cast<float>(weights[t]),
+                                                  static_cast<float>(1 - std::pow(b2, t + 1)), 0.5f, 0.0f, 0.0f});
+                           UpdateRange range = range_of(o, grads[t], s);
+                           range.copy = o[3].buffer();
+                           k().update(ctx, range, ScheduleFreeOptions{0.9f, 0.95f, 1e-8f});
+                         }
+                         k().cast(ctx, o[4].buffer(), o[0].buffer());
+                       });
+  std::vector<double> y = start.list(), offset(y.size());
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    double x = y[i], z = y[i], v = 0;
+    for (std::size_t t = 0; t < 5; ++t) {
+      y[i] = (1 - b1) * z + b1 * x;
+      const double g = clip * grads[t][static_cast<std::int64_t>(i)];
+      v = b2 * v + (1 - b2) * g * g;
+      z -= lrs[t] * (g / (std::sqrt(v / (1 - std::pow(b2, t + 1))) + eps) + decay * y[i]);
+      x = (1 - weights[t]) * x + weights[t] * z;
+    }
+    y[i] = (1 - b1) * z + b1 * x;
+    offset[i] = z - y[i];
+  }
+  require_close(out[0], y, 1e-6);
+  require_close(out[1], offset, 1e-6);
+  REQUIRE(out[3].same_bytes(out[4]));
+}
+
+TEST_CASE("schedule-free AdamW leaves everything as it is when told to skip") {
+  const Values start = Values::random(DType::f32, 10, 1);
+  std::vector<Values> o = {start, start, start};
+  Values grad = Values::random(DType::f32, 10, 2), scalars = scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 1.0f});
+  ExecContext ctx = make_context();
+  k().update(ctx, range_of(o, grad, scalars), ScheduleFreeOptions{0.9f, 0.95f, 1e-8f});
+  for (const Values& values : o) REQUIRE(values.same_bytes(start));
 }
 
 TEST_CASE("Lion leaves everything as it is when told to skip") {

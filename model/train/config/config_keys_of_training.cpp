@@ -173,7 +173,7 @@ constexpr std::array kTrainingKeys = {
     ConfigKey{"train.warmup", [](Config& c) -> ConfigSlot { return &c.train.warmup; }, between(0, 1e9), "", "",
               "Steps of linear warm-up; a shorter run ends within it."},
     ConfigKey{"train.schedule", [](Config& c) -> ConfigSlot { return &c.train.schedule; }, any,
-              "cosine|linear|constant|wsd", "",
+              "cosine|linear|constant|wsd", "`\"cosine\"`, with `schedule_free_adamw` `\"constant\"`",
               "Learning rate after the warm-up; `wsd`: constant, then a decay over the last `train.decay`."},
     ConfigKey{"train.decay", [](Config& c) -> ConfigSlot { return &c.train.decay; }, positive(1), "", "",
               "Part of all steps, the last ones, over which `wsd` decays. Beside `train.warmup` it must fit into "

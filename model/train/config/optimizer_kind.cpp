@@ -8,6 +8,7 @@
 #include "runtime/shard/optimizers/adamw8bit.h"
 #include "runtime/shard/optimizers/lion.h"
 #include "runtime/shard/optimizers/muon.h"
+#include "runtime/shard/optimizers/schedule_free.h"
 #include "runtime/shard/optimizers/sgd.h"
 
 namespace zs {
@@ -54,6 +55,12 @@ std::unique_ptr<Optimizer> make_muon(Executor& executor, const Config& config) {
   return std::make_unique<Muon>(executor, with_shared(own, config));
 }
 
+std::unique_ptr<Optimizer> make_schedule_free(Executor& executor, const Config& config) {
+  const Config::Train& train = config.train;
+  const ScheduleFreeConfig own{.beta1 = f32(train.beta1), .beta2 = f32(train.beta2), .eps = f32(train.eps)};
+  return std::make_unique<ScheduleFreeAdamW>(executor, with_shared(own, config));
+}
+
 int two_moments(const Config&) { return 2; }
 int one_moment(const Config&) { return 1; }
 int momentum_if_any(const Config& config) { return config.train.momentum > 0 ? 1 : 0; }
@@ -74,6 +81,10 @@ void fill_muon(ConfigDraft& draft) {
   fill_in(draft, "train.muon", train.muon, {"blocks.*"});
 }
 
+void fill_schedule_free(ConfigDraft& draft) {
+  fill_in(draft, "train.schedule", draft.config.train.schedule, std::string("constant"));
+}
+
 void check_momentum(ConfigDraft& draft) {
   const Config::Train& train = draft.config.train;
   if (train.nesterov && train.momentum == 0 && are_good(draft, {"train.nesterov", "train.momentum"}))
@@ -86,6 +97,12 @@ void check_muon(ConfigDraft& draft) {
   if (draft.config.train.muon.empty() && are_good(draft, {"train.muon"}))
     draft.report("train.muon", "train.muon names no matrix",
                  "name some, such as [\"blocks.*\"], or use train.optimizer = \"adamw\"");
+}
+
+void check_schedule_free(ConfigDraft& draft) {
+  if (draft.config.train.beta1 == 0 && are_good(draft, {"train.beta1"}))
+    draft.report("train.beta1", "train.beta1 = 0 does not go with train.optimizer \"schedule_free_adamw\"",
+                 "set it above 0: gradients would say nothing of the average");
 }
 
 /// The table. Its order decides which optimizer a message names for a key; documentation sorts by name.
@@ -123,7 +140,15 @@ const std::vector<OptimizerKind>& kinds() {
        .moments = two_moments,
        .make = make_muon,
        .fill = fill_muon,
-       .check = check_muon}};
+       .check = check_muon},
+      {.name = "schedule_free_adamw",
+       .summary = "Defazio et al. 2024: AdamW whose weights are an average, without a schedule",
+       .keys = {"train.beta1", "train.beta2", "train.eps"},
+       .moments = two_moments,
+       .trains_average = true,
+       .make = make_schedule_free,
+       .fill = fill_schedule_free,
+       .check = check_schedule_free}};
   return all;
 }
 
