@@ -357,7 +357,10 @@ inline void fixed_point_shift(int shift) {
 }
 
 /// m may be empty where it is not needed; v is where it is not.
-inline void update_range(const UpdateRange& range, bool needs_m, bool needs_v) {
+inline void update_range(const UpdateRange& range, const UpdateRule& rule) {
+  bool needs_m = true, needs_v = true;
+  with_update_rule(rule,
+                   [&]<class Options>(const Options&) { needs_m = Options::kNeedsM, needs_v = Options::kNeedsV; });
   const std::int64_t elems = range.master.elems;
   ZS_CHECK((range.m.elems == elems || (range.m.empty() && !needs_m)) && range.v.elems == (needs_v ? elems : 0) &&
                range.grad.elems == elems,
@@ -369,7 +372,7 @@ inline void update_range(const UpdateRange& range, bool needs_m, bool needs_v) {
 
 inline void blockwise_adamw(const BlockwiseAdamW& of) {
   const std::int64_t elems = of.master.elems;
-  update_range({of.master, of.grad, of.copy, of.m, of.v, of.scalars, of.weight_decay}, true, true);
+  update_range({of.master, of.grad, of.copy, of.m, of.v, of.scalars, of.weight_decay}, AdamWOptions{});
   ZS_CHECK(of.m.dtype == DType::u8 && of.v.dtype == DType::u8, "m {}, v {}, expected u8", name_of(of.m.dtype),
            name_of(of.v.dtype));
   ZS_CHECK(elems > 0 && of.part.run > 0 && elems % of.part.run == 0 && of.part.first >= 0 &&

@@ -351,21 +351,14 @@ struct KernelTable {
   /// grad := grad * clip_coefficient of `scalars`
   void (*clip_gradient)(ExecContext& ctx, Buffer grad, Buffer scalars);
 
-  /// Updates of ranges whose elements no two share; a GPU takes many in one launch. Element by element: any cut gives
-  /// the same bits (kernels/update_rules.h). Loshchilov, Hutter 2019, algorithm 2: g = grad * clip_coefficient; m, v
-  /// updated; master -= lr * (m_hat / (sqrt(v_hat) + eps) + weight_decay * master)
-  void (*adamw)(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const AdamWOptions& options);
-  /// Sutskever et al. 2013: g = grad * clip_coefficient + weight_decay * master; m = momentum * m + g, or g where m is
-  /// empty; master -= lr * m, or lr * (g + momentum * m) with nesterov
-  void (*sgd)(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const SgdOptions& options);
-  /// Chen et al. 2023: g = grad * clip_coefficient; master -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay *
-  /// master); m := beta2 * m + (1 - beta2) * g. The sign of 0 is 0.
-  void (*lion)(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const LionOptions& options);
+  /// Updates of ranges whose elements no two share, by a rule of kernels/update_rules.h; a GPU takes many in one
+  /// launch. Element by element: any cut gives the same bits.
+  void (*update)(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const UpdateRule& rule);
   /// AdamW with moments of 8 bits, part 1: new scales := the largest magnitudes of the moments after the step among
   /// the part's elements of each block, at most the largest f32; the old ones where the step is skipped. Who shares a
   /// block with others goes on with the largest of all.
   void (*blockwise_adamw_scales)(ExecContext& ctx, const BlockwiseAdamW& of, const AdamWOptions& options);
-  /// part 2: a step as `adamw` does it from the moments before it; the moments after it become codes for the new
+  /// part 2: a step as AdamW's rule does it from the moments before it; the moments after it become codes for the new
   /// scales. A v above 0 stays above 0.
   void (*blockwise_adamw)(ExecContext& ctx, const BlockwiseAdamW& of, const AdamWOptions& options);
 };

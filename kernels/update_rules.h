@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include <cstdint>
+
 #include "kernels/host_device.h"
 
 /// Rules by which an optimizer updates one element, on every back end from this source, so that the bits are the same
@@ -11,24 +13,44 @@ namespace zs {
 /// Scalars of the optimizer step, in device memory: kernels read them there, so that a captured step can be replayed.
 struct StepScalars {
   float lr;
-  float bias_correction1;  ///< 1 - beta1^t
+  float bias_correction1;  ///< 1 - beta1^t; of schedule-free AdamW c, the weight of the newest point in the average
   float bias_correction2;  ///< 1 - beta2^t
   float clip_coefficient;  ///< min(1, clip / (norm + 1e-6)); 1 without clipping
   float grad_norm;         ///< norm over the whole model, before clipping
   float skip;              ///< not 0: grad_norm is not finite, the optimizer leaves everything as it is
 };
 
+// Options of a rule. kNeedsM, kNeedsV: which moments a range must have; SGD has one or none.
+
+/// Loshchilov, Hutter 2019, algorithm 2: g = grad * clip_coefficient; m, v updated; master -= lr * (m_hat /
+/// (sqrt(v_hat) + eps) + weight_decay * master)
 struct AdamWOptions {
+  static constexpr bool kNeedsM = true, kNeedsV = true;
   float beta1, beta2, eps;
 };
 
+/// Sutskever et al. 2013: g = grad * clip_coefficient + weight_decay * master; m = momentum * m + g, or g where m is
+/// empty; master -= lr * m, or lr * (g + momentum * m) with nesterov
 struct SgdOptions {
+  static constexpr bool kNeedsM = false, kNeedsV = false;
   float momentum;
   bool nesterov;
 };
 
+/// Chen et al. 2023: g = grad * clip_coefficient; master -= lr * (sign(beta1 * m + (1 - beta1) * g) + weight_decay *
+/// master); m := beta2 * m + (1 - beta2) * g. The sign of 0 is 0.
 struct LionOptions {
+  static constexpr bool kNeedsM = true, kNeedsV = false;
   float beta1, beta2;
+};
+
+/// Schedule-free AdamW (Defazio et al. 2024, algorithm 1 with AdamW's step): the master is y, where gradients are
+/// taken; m is z - y, so that z = y + m, and their average x = y - m (1 - beta1) / beta1. bias_correction1 of the
+/// scalars is c, the weight of the new z in x. g = grad * clip_coefficient; v updated; s = g / (sqrt(v_hat) + eps) +
+/// weight_decay * y; z -= lr * s; x := (1 - c) x + c z; y := (1 - beta1) z + beta1 x. beta1 > 0
+struct ScheduleFreeOptions {
+  static constexpr bool kNeedsM = true, kNeedsV = true;
+  float beta1, beta2, eps;
 };
 
 ZS_HOST_DEVICE void adamw_moments(const AdamWOptions& options, const StepScalars& step, float grad, float& m,
@@ -38,31 +60,74 @@ ZS_HOST_DEVICE void adamw_moments(const AdamWOptions& options, const StepScalars
   v = options.beta2 * v + (1.0f - options.beta2) * g * g;
 }
 
-/// Each changes the moments and returns the new master, of the one `before` and the gradient `grad` as reduced.
-ZS_HOST_DEVICE float adamw_rule(const AdamWOptions& options, const StepScalars& step, float weight_decay, float before,
-                                float grad, float& m, float& v) {
+// updated<kHasM>() changes the moments and returns the new master, of the one `before` and the gradient `grad` as
+// reduced. A moment that the rule has not is not looked at.
+
+template <bool kHasM>
+ZS_HOST_DEVICE float updated(const AdamWOptions& options, const StepScalars& step, float weight_decay, float before,
+                             float grad, float& m, float& v) {
   adamw_moments(options, step, grad, m, v);
   return before - step.lr * (m / step.bias_correction1 / (sqrtf(v / step.bias_correction2) + options.eps) +
                              weight_decay * before);
 }
 
-/// Rule of SGD. Without a moment `m` is not looked at.
-template <bool kHasMoment>
-ZS_HOST_DEVICE float sgd_rule(const SgdOptions& options, const StepScalars& step, float weight_decay, float before,
-                              float grad, float& m) {
+template <bool kHasM>
+ZS_HOST_DEVICE float updated(const SgdOptions& options, const StepScalars& step, float weight_decay, float before,
+                             float grad, float& m, float&) {
   const float g = grad * step.clip_coefficient + weight_decay * before;
-  if constexpr (!kHasMoment) return before - step.lr * g;
+  if constexpr (!kHasM) return before - step.lr * g;
   m = options.momentum * m + g;
   return before - step.lr * (options.nesterov ? g + options.momentum * m : m);
 }
 
-ZS_HOST_DEVICE float lion_rule(const LionOptions& options, const StepScalars& step, float weight_decay, float before,
-                               float grad, float& m) {
+template <bool kHasM>
+ZS_HOST_DEVICE float updated(const LionOptions& options, const StepScalars& step, float weight_decay, float before,
+                             float grad, float& m, float&) {
   const float g = grad * step.clip_coefficient;
   const float mean = options.beta1 * m + (1.0f - options.beta1) * g;
   const float sign = mean > 0.0f ? 1.0f : mean < 0.0f ? -1.0f : 0.0f;
   m = options.beta2 * m + (1.0f - options.beta2) * g;
   return before - step.lr * (sign + weight_decay * before);
+}
+
+/// With m = z - y and k = 1 - beta1 (1 - c): y := y + c m - lr k s, m := (1 - c) (m - lr beta1 s).
+template <bool kHasM>
+ZS_HOST_DEVICE float updated(const ScheduleFreeOptions& options, const StepScalars& step, float weight_decay,
+                             float before, float grad, float& m, float& v) {
+  const float g = grad * step.clip_coefficient, c = step.bias_correction1, rest = 1.0f - c;
+  v = options.beta2 * v + (1.0f - options.beta2) * g * g;
+  const float move = step.lr * (g / (sqrtf(v / step.bias_correction2) + options.eps) + weight_decay * before);
+  const float after = before + (c * m - (1.0f - options.beta1 * rest) * move);
+  m = rest * (m - options.beta1 * move);
+  return after;
+}
+
+/// One of the rules, with its options: a new one is a kind, a member of the union, a constructor and a case here.
+struct UpdateRule {
+  enum class Kind : std::uint8_t { adamw, sgd, lion, schedule_free };
+  Kind kind;
+  union {
+    AdamWOptions adamw;
+    SgdOptions sgd;
+    LionOptions lion;
+    ScheduleFreeOptions schedule_free;
+  };
+  UpdateRule(const AdamWOptions& options) : kind(Kind::adamw), adamw(options) {}  // NOLINT(google-explicit-constructor)
+  UpdateRule(const SgdOptions& options) : kind(Kind::sgd), sgd(options) {}        // NOLINT(google-explicit-constructor)
+  UpdateRule(const LionOptions& options) : kind(Kind::lion), lion(options) {}     // NOLINT(google-explicit-constructor)
+  UpdateRule(const ScheduleFreeOptions& options)                                  // NOLINT(google-explicit-constructor)
+      : kind(Kind::schedule_free), schedule_free(options) {}
+};
+
+/// body(options), of the rule's kind.
+template <class Body>
+ZS_HOST_DEVICE void with_update_rule(const UpdateRule& rule, const Body& body) {
+  switch (rule.kind) {
+    case UpdateRule::Kind::adamw: return body(rule.adamw);
+    case UpdateRule::Kind::sgd: return body(rule.sgd);
+    case UpdateRule::Kind::lion: return body(rule.lion);
+    case UpdateRule::Kind::schedule_free: return body(rule.schedule_free);
+  }
 }
 
 }  // namespace zs

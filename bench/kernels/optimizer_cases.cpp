@@ -105,7 +105,7 @@ void add_adamw(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
                                   grad = arrays.random(n, kF32),
                                   scalars = arrays.floats({1e-4f, 0.5f, 0.5f, 1.0f, 1.0f, 0.0f});
                      const UpdateRange range{master, grad, copy, m, v, scalars, 0.1f};
-                     return [=](ExecContext& exec) { kernels_of(exec).adamw(exec, range, kOptions); };
+                     return [=](ExecContext& exec) { kernels_of(exec).update(exec, range, kOptions); };
                    }});
 }
 
@@ -121,7 +121,7 @@ void add_sgd(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
                                   grad = arrays.random(n, kF32),
                                   scalars = arrays.floats({1e-4f, 1.0f, 1.0f, 1.0f, 1.0f, 0.0f});
                      const UpdateRange range{master, grad, copy, momentum, {}, scalars, 0.1f};
-                     return [=](ExecContext& exec) { kernels_of(exec).sgd(exec, range, kOptions); };
+                     return [=](ExecContext& exec) { kernels_of(exec).update(exec, range, kOptions); };
                    }});
 }
 
@@ -137,7 +137,7 @@ void add_lion(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
                                   grad = arrays.random(n, kF32),
                                   scalars = arrays.floats({1e-4f, 1.0f, 1.0f, 1.0f, 1.0f, 0.0f});
                      const UpdateRange range{master, grad, copy, momentum, {}, scalars, 0.1f};
-                     return [=](ExecContext& exec) { kernels_of(exec).lion(exec, range, kOptions); };
+                     return [=](ExecContext& exec) { kernels_of(exec).update(exec, range, kOptions); };
                    }});
 }
 

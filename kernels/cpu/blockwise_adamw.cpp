@@ -72,7 +72,7 @@ void blockwise_adamw(int threads, const BlockwiseAdamW& args, std::int64_t n) {
 #pragma omp simd
       for (std::int64_t i = begin; i < end; ++i) {
         float m = kSigned.values[a.m[i]] * m_scale, v = kUnsigned.values[a.v[i]] * v_scale;
-        a.master[i] = adamw_rule(a.options, a.scalars, a.weight_decay, a.master[i], a.grad[i], m, v);
+        a.master[i] = updated<true>(a.options, a.scalars, a.weight_decay, a.master[i], a.grad[i], m, v);
         a.m[i] = static_cast<std::uint8_t>(nearest_code(kSigned.middles, m / new_m_scale));
         a.v[i] = static_cast<std::uint8_t>(nearest_code_above_zero(kUnsigned.middles, v / new_v_scale));
       }

@@ -189,9 +189,7 @@ struct Isa {
   std::int64_t (*fixed_point_squares)(int threads, Data in, std::int64_t n, double factor);
   /// sum of (|x| * factor)^power, in f64
   double (*power_sum)(int threads, Data in, std::int64_t n, double factor, double power);
-  void (*adamw)(int threads, const Update& args, const AdamWOptions& options, std::int64_t n);
-  void (*sgd)(int threads, const Update& args, const SgdOptions& options, std::int64_t n);
-  void (*lion)(int threads, const Update& args, const LionOptions& options, std::int64_t n);
+  void (*update)(int threads, const Update& args, const UpdateRule& rule, std::int64_t n);
   void (*blockwise_adamw_scales)(int threads, const BlockwiseAdamW& args, std::int64_t n);
   void (*blockwise_adamw)(int threads, const BlockwiseAdamW& args, std::int64_t n);
 };

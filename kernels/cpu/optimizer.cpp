@@ -2,7 +2,7 @@
 #include "kernels/cpu/isa_families.h"
 #include "kernels/cpu/lanes.h"
 
-/// AdamW, and the sums that precede it.
+/// Updates by the rules of optimizers, and the sums that precede them.
 namespace zs::cpu::ZS_ISA {
 namespace {
 
@@ -143,11 +143,11 @@ double power_sum(int threads, Data in, std::int64_t n, double factor, double pow
   return result;
 }
 
-/// rule(i): the new master of element i, whose moments it changes.
-template <class Rule>
-void update(int threads, const Update& args, std::int64_t n, const Rule& rule) {
+/// master_of(i): the new master of element i, whose moments it changes.
+template <class MasterOf>
+void update_elements(int threads, const Update& args, std::int64_t n, const MasterOf& master_of) {
   parallel_ranges(split_elements(threads, n), [=](std::int64_t begin, std::int64_t end) {
-    const Rule own = rule;  // a copy, which no element can alias: constants stay in registers
+    const MasterOf own = master_of;  // a copy, which no element can alias: constants stay in registers
     const Update a = args;
     if (a.copy == nullptr) {
 #pragma omp simd
@@ -163,26 +163,24 @@ void update(int threads, const Update& args, std::int64_t n, const Rule& rule) {
   });
 }
 
-void adamw(int threads, const Update& a, const AdamWOptions& options, std::int64_t n) {
-  update(threads, a, n, [=, a = a](std::int64_t i) {
-    return adamw_rule(options, a.scalars, a.weight_decay, a.master[i], a.grad[i], a.m[i], a.v[i]);
-  });
-}
-
-void sgd(int threads, const Update& a, const SgdOptions& options, std::int64_t n) {
-  if (a.m != nullptr)
-    return update(threads, a, n, [=, a = a](std::int64_t i) {
-      return sgd_rule<true>(options, a.scalars, a.weight_decay, a.master[i], a.grad[i], a.m[i]);
-    });
-  update(threads, a, n, [=, a = a](std::int64_t i) {
+template <bool kHasM, class Options>
+void update_by(int threads, const Update& a, const Options& options, std::int64_t n) {
+  update_elements(threads, a, n, [=, a = a](std::int64_t i) {
     float none = 0;
-    return sgd_rule<false>(options, a.scalars, a.weight_decay, a.master[i], a.grad[i], none);
+    if constexpr (Options::kNeedsV)
+      return updated<kHasM>(options, a.scalars, a.weight_decay, a.master[i], a.grad[i], a.m[i], a.v[i]);
+    else if constexpr (kHasM)
+      return updated<kHasM>(options, a.scalars, a.weight_decay, a.master[i], a.grad[i], a.m[i], none);
+    else
+      return updated<kHasM>(options, a.scalars, a.weight_decay, a.master[i], a.grad[i], none, none);
   });
 }
 
-void lion(int threads, const Update& a, const LionOptions& options, std::int64_t n) {
-  update(threads, a, n, [=, a = a](std::int64_t i) {
-    return lion_rule(options, a.scalars, a.weight_decay, a.master[i], a.grad[i], a.m[i]);
+void update(int threads, const Update& a, const UpdateRule& rule, std::int64_t n) {
+  with_update_rule(rule, [&]<class Options>(const Options& options) {
+    if constexpr (!Options::kNeedsM)
+      if (a.m == nullptr) return update_by<false>(threads, a, options, n);
+    update_by<true>(threads, a, options, n);
   });
 }
 
@@ -194,9 +192,7 @@ void fill_optimizer(Isa& isa) {
   isa.max_magnitude_bits = max_magnitude_bits;
   isa.fixed_point_squares = fixed_point_squares;
   isa.power_sum = power_sum;
-  isa.adamw = adamw;
-  isa.sgd = sgd;
-  isa.lion = lion;
+  isa.update = update;
 }
 
 }  // namespace zs::cpu::ZS_ISA
@@ -306,12 +302,10 @@ void clip_coefficient(ExecContext&, Buffer scalars, Buffer squared_norm, Buffer 
 }
 
 /// Ranges one after the other.
-template <class Options>
-void update_each(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const Options& options, bool needs_m,
-                 bool needs_v, void (*loop)(int, const Update&, const Options&, std::int64_t)) {
+void update(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const UpdateRule& rule) {
   const auto floats_or_none = [](const Buffer& buffer) { return buffer.empty() ? nullptr : floats_of(buffer); };
   for (const UpdateRange& range : ranges) {
-    checks::update_range(range, needs_m, needs_v);
+    checks::update_range(range, rule);
     const Update args{.master = floats_of(range.master),
                       .m = floats_or_none(range.m),
                       .v = floats_or_none(range.v),
@@ -319,20 +313,8 @@ void update_each(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const O
                       .grad = floats_of(range.grad),
                       .scalars = step_scalars(range.scalars),
                       .weight_decay = range.weight_decay};
-    if (args.scalars.skip == 0.0f) loop(ctx.threads(), args, options, range.master.elems);
+    if (args.scalars.skip == 0.0f) isa().update(ctx.threads(), args, rule, range.master.elems);
   }
-}
-
-void adamw(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const AdamWOptions& options) {
-  update_each(ctx, ranges, options, true, true, isa().adamw);
-}
-
-void sgd(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const SgdOptions& options) {
-  update_each(ctx, ranges, options, false, false, isa().sgd);
-}
-
-void lion(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const LionOptions& options) {
-  update_each(ctx, ranges, options, true, false, isa().lion);
 }
 
 }  // namespace
@@ -347,9 +329,7 @@ void fill_optimizer(KernelTable& table) {
   table.norm_of_powers = norm_of_powers;
   table.clip_coefficient = clip_coefficient;
   table.clip_gradient = clip_gradient;
-  table.adamw = adamw;
-  table.sgd = sgd;
-  table.lion = lion;
+  table.update = update;
 }
 
 }  // namespace zs::cpu

@@ -279,13 +279,12 @@ struct UpdateRangeArgs {
 };
 /// Ranges of one launch, whose arguments keep below 4 KiB; elements that a thread takes.
 inline constexpr int kUpdateRanges = 56, kUpdateElems = 8;
-template <class Options>
 struct UpdateArgs {
   UpdateRangeArgs ranges[kUpdateRanges];
   int count;
-  Options options;
+  UpdateRule rule = AdamWOptions{};
 };
-static_assert(sizeof(UpdateArgs<AdamWOptions>) < 4096);
+static_assert(sizeof(UpdateArgs) < 4096);
 
 /// out: f64, the sum of powers on entry.
 struct NormOfPowersArgs {

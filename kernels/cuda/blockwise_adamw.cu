@@ -71,7 +71,7 @@ extern "C" __global__ void zs_blockwise_adamw(const BlockwiseAdamWArgs args) {
   const std::int64_t i = element_of_thread(args);
   if (s.skip != 0.0f || i < 0) return;
   auto [m, v] = moments_of(args, codes, i);
-  const float master = adamw_rule(args.options, s, args.weight_decay, args.master[i], args.grad[i], m, v);
+  const float master = updated<true>(args.options, s, args.weight_decay, args.master[i], args.grad[i], m, v);
   args.master[i] = master;
   args.m[i] = static_cast<std::uint8_t>(nearest_code(m_middles, m / args.new_m_scales[blockIdx.x]));
   args.v[i] = static_cast<std::uint8_t>(nearest_code_above_zero(v_middles, v / args.new_v_scales[blockIdx.x]));

@@ -121,8 +121,8 @@ void clip_coefficient(ExecContext& ctx, Buffer scalars, Buffer squared_norm, Buf
   launch(ctx, "zs_clip_coefficient", 1, 1, &args);
 }
 
-UpdateRangeArgs range_args(const UpdateRange& range, bool needs_m, bool needs_v) {
-  checks::update_range(range, needs_m, needs_v);
+UpdateRangeArgs range_args(const UpdateRange& range, const UpdateRule& rule) {
+  checks::update_range(range, rule);
   const auto floats_or_none = [](const Buffer& buffer) { return buffer.empty() ? nullptr : floats_of(buffer); };
   return {.master = floats_of(range.master),
           .m = floats_or_none(range.m),
@@ -136,39 +136,25 @@ UpdateRangeArgs range_args(const UpdateRange& range, bool needs_m, bool needs_v)
 }
 
 /// Updates as many ranges a launch as its arguments take.
-template <class Options>
-void update(ExecContext& ctx, const char* kernel, const OneOrMany<UpdateRange>& ranges, const Options& options,
-            bool needs_m, bool needs_v) {
+void update(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const UpdateRule& rule) {
   constexpr std::int64_t kElemsABlock = std::int64_t{kUpdateElems} * kThreads;
-  UpdateArgs<Options> args{.ranges = {}, .count = 0, .options = options};
+  UpdateArgs args{.ranges = {}, .count = 0, .rule = rule};
   std::int64_t blocks = 0;
   const auto launch_all = [&] {
-    launch(ctx, kernel, blocks, kThreads, &args);
+    launch(ctx, "zs_update", blocks, kThreads, &args);
     args.count = 0;
     blocks = 0;
   };
   for (const UpdateRange& range : ranges) {
-    UpdateRangeArgs& next = args.ranges[args.count] = range_args(range, needs_m, needs_v);
+    UpdateRangeArgs& next = args.ranges[args.count] = range_args(range, rule);
     if (next.elems == 0) continue;
     const std::int64_t more = (next.elems + kElemsABlock - 1) / kElemsABlock;
-    ZS_CHECK(blocks + more <= INT32_MAX, "{} blocks of {}", blocks + more, kernel);
+    ZS_CHECK(blocks + more <= INT32_MAX, "{} blocks of an update", blocks + more);
     next.first_block = static_cast<int>(blocks);
     blocks += more;
     if (++args.count == kUpdateRanges) launch_all();
   }
   launch_all();
-}
-
-void adamw(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const AdamWOptions& options) {
-  update(ctx, "zs_adamw", ranges, options, true, true);
-}
-
-void sgd(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const SgdOptions& options) {
-  update(ctx, "zs_sgd", ranges, options, false, false);
-}
-
-void lion(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const LionOptions& options) {
-  update(ctx, "zs_lion", ranges, options, true, false);
 }
 
 }  // namespace
@@ -183,11 +169,9 @@ void fill_optimizer(KernelTable& table, KernelNames& names) {
   table.norm_of_powers = norm_of_powers;
   table.clip_coefficient = clip_coefficient;
   table.clip_gradient = clip_gradient;
-  table.adamw = adamw;
-  table.sgd = sgd;
-  table.lion = lion;
-  names.insert(names.end(), {"zs_reduce", "zs_finish_reduction", "zs_norm_of_powers", "zs_clip_coefficient", "zs_adamw",
-                             "zs_sgd", "zs_lion"});
+  table.update = update;
+  names.insert(names.end(),
+               {"zs_reduce", "zs_finish_reduction", "zs_norm_of_powers", "zs_clip_coefficient", "zs_update"});
   add_typed(names, {"zs_clip_gradient"});
 }
 

@@ -1,6 +1,6 @@
 #include "kernels/cuda/device.h"
 
-/// AdamW, and the sums that precede it.
+/// Updates by the rules of optimizers, and the sums that precede them.
 namespace zs::cuda {
 namespace {
 
@@ -80,26 +80,29 @@ __device__ double norm_of(const ClipArgs& args) {
   return sqrt(ldexp(static_cast<double>(*static_cast<const std::int64_t*>(args.squared_norm)), 2 * e - args.shift));
 }
 
-/// A pack for each thread. rule(range, scalars, before, grad, m, v): as those of update_rules.h; moments that a range
-/// has not are zeros: v where it is not needed, and m where the range has none then.
-template <bool kNeedsM, bool kNeedsV, class Args, class Rule>
-__device__ void update(const Args& args, const Rule& rule) {
+/// A pack for each thread. Moments that a range has not are zeros: v where it is not needed, and m where the range has
+/// none then.
+template <class Options>
+__device__ void update(const UpdateArgs& args, const Options& options) {
   const UpdateRangeArgs& range = args.ranges[range_of_block(args)];
   const StepScalars s = *range.scalars;
   const std::int64_t at = ((blockIdx.x - range.first_block) * static_cast<std::int64_t>(kThreads) + threadIdx.x) *
                           kUpdateElems,
                      elems = range.elems;
   if (s.skip != 0.0f || at >= elems) return;
+  const bool has_m = Options::kNeedsM || range.m != nullptr;
   with_packs<float>(range.is_aligned && at + kUpdateElems <= elems, [&](auto packs) {
     float master[kUpdateElems], grad[kUpdateElems], m[kUpdateElems] = {}, v[kUpdateElems] = {};
     packs.load(range.master, at, elems, master);
     packs.load(range.grad, at, elems, grad);
-    if (kNeedsM || range.m != nullptr) packs.load(range.m, at, elems, m);
-    if (kNeedsV) packs.load(range.v, at, elems, v);
-    for (int i = 0; i < kUpdateElems; ++i) master[i] = rule(range, s, master[i], grad[i], m[i], v[i]);
+    if (has_m) packs.load(range.m, at, elems, m);
+    if (Options::kNeedsV) packs.load(range.v, at, elems, v);
+    for (int i = 0; i < kUpdateElems; ++i)
+      master[i] = has_m ? updated<true>(options, s, range.weight_decay, master[i], grad[i], m[i], v[i])
+                        : updated<false>(options, s, range.weight_decay, master[i], grad[i], m[i], v[i]);
     packs.store(range.master, at, elems, master);
-    if (kNeedsM || range.m != nullptr) packs.store(range.m, at, elems, m);
-    if (kNeedsV) packs.store(range.v, at, elems, v);
+    if (has_m) packs.store(range.m, at, elems, m);
+    if (Options::kNeedsV) packs.store(range.v, at, elems, v);
     if (range.copy != nullptr) packs.template store<Bf16>(range.copy, at, elems, master);
   });
 }
@@ -189,24 +192,8 @@ extern "C" __global__ void zs_clip_coefficient(const ClipArgs args) {
     s.clip_coefficient = static_cast<float>(fmin(1.0, static_cast<double>(args.clip) / (norm + 1e-6)));
 }
 
-extern "C" __global__ void zs_adamw(const UpdateArgs<AdamWOptions> args) {
-  update<true, true>(
-      args, [&](const UpdateRangeArgs& range, const StepScalars& s, float before, float grad, float& m, float& v) {
-        return adamw_rule(args.options, s, range.weight_decay, before, grad, m, v);
-      });
-}
-
-extern "C" __global__ void zs_sgd(const UpdateArgs<SgdOptions> args) {
-  update<false, false>(
-      args, [&](const UpdateRangeArgs& range, const StepScalars& s, float before, float grad, float& m, float&) {
-        return range.m != nullptr ? sgd_rule<true>(args.options, s, range.weight_decay, before, grad, m)
-                                  : sgd_rule<false>(args.options, s, range.weight_decay, before, grad, m);
-      });
-}
-
-extern "C" __global__ void zs_lion(const UpdateArgs<LionOptions> args) {
-  update<true, false>(args, [&](const UpdateRangeArgs& range, const StepScalars& s, float before, float grad, float& m,
-                                float&) { return lion_rule(args.options, s, range.weight_decay, before, grad, m); });
+extern "C" __global__ void zs_update(const UpdateArgs args) {
+  with_update_rule(args.rule, [&](const auto& options) { update(args, options); });
 }
 
 /// One thread.

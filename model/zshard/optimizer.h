@@ -13,4 +13,5 @@
 #include "runtime/shard/optimizers/lr_schedule.h"
 #include "runtime/shard/optimizers/muon.h"
 #include "runtime/shard/optimizers/optimizer.h"
+#include "runtime/shard/optimizers/schedule_free.h"
 #include "runtime/shard/optimizers/sgd.h"

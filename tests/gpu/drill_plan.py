@@ -14,7 +14,7 @@ STEP = ["--device", "cuda", "--preset", "124M", "--dtype", "bf16", "--micro-batc
 KERNELS = ["--device", "cuda", "--dtype", "bf16", "--min-time", "0.05"]
 # Kernel and the case of bench_kernels that launches it.
 COUNTED = {"zs_attention_forward_64": "attention_forward", "zs_attention_dkeys_64": "attention_backward", "zs_layer_norm_gradients_bf16": "layer_norm_backward",
-           "zs_bias_sums_bf16": "bias_backward", "zs_cross_entropy_in_place_bf16": "cross_entropy_in_place", "zs_adamw": "adamw"}
+           "zs_bias_sums_bf16": "bias_backward", "zs_cross_entropy_in_place_bf16": "cross_entropy_in_place", "zs_update": "adamw"}
 
 
 def cases(name, program, limit_s, args=(), processes=1):
@@ -116,7 +116,7 @@ def small():
             peer("PyTorch", "gpu_kernels.py", 30),
         ], "b": [
             sanitizer("what has not passed", 30),
-            counters("kernels, ncu", 30, on_cpu, {"zs_adamw": "adamw"}),
+            counters("kernels, ncu", 30, on_cpu, {"zs_update": "adamw"}),
             losses("losses of two ranks, NCCL", "tiny f32", 60, "nccl"),
             figures("bench_kernels", "bench_kernels", 60, on_cpu),
         ]},

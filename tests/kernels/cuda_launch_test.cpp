@@ -80,7 +80,7 @@ TEST_CASE("a unit's update is one launch, of up to 56 parameters") {
   stream.enqueue({"adamw", {all, step}, {all}}, [&](ExecContext& exec) {
     cuda_kernels().zero(exec, all);
     cuda_kernels().zero(exec, step);
-    cuda_kernels().adamw(exec, ranges, {0.9f, 0.999f, 1e-8f});
+    cuda_kernels().update(exec, ranges, AdamWOptions{0.9f, 0.999f, 1e-8f});
   });
   device.synchronize();
   CHECK(driver.calls("cuLaunchKernel") == (count + 55) / 56);

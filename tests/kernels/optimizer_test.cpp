@@ -30,7 +30,7 @@ TEST_CASE("AdamW's first step is the learning rate in the gradient's direction, 
   Values grad = Values::of(DType::f32, {0.3, -40.0, 1e-3});
   Values scalars = scalars_of({0.01f, 1.0f - 0.9f, 1.0f - 0.999f, 1.0f, 0.0f, 0.0f});
   const auto out = run({master, m, v}, [&](ExecContext& ctx, std::vector<Values>& o) {
-    k().adamw(ctx, range_of(o, grad, scalars), {0.9f, 0.999f, 1e-8f});
+    k().update(ctx, range_of(o, grad, scalars), AdamWOptions{0.9f, 0.999f, 1e-8f});
   });
   require_close(out[0], {1.0 - 0.01 - 0.001, -2.0 + 0.01 + 0.002, 0.5 - 0.01 - 0.0005}, 1e-6);
   require_close(out[1], {0.03, -4.0, 1e-4}, 1e-6);
@@ -49,7 +49,7 @@ TEST_CASE("AdamW follows its formula over several steps") {
     for (int t = 1; t <= 3; ++t) {
       Values s = scalars_of(
           {0.02f, static_cast<float>(1 - std::pow(b1, t)), static_cast<float>(1 - std::pow(b2, t)), 0.5f, 0.0f, 0.0f});
-      k().adamw(ctx, range_of(o, grads[static_cast<std::size_t>(t - 1)], s), kAdamW);
+      k().update(ctx, range_of(o, grads[static_cast<std::size_t>(t - 1)], s), kAdamW);
     }
   });
   std::vector<double> expected = start.list();
@@ -72,7 +72,7 @@ TEST_CASE("AdamW gives the same bits for any cut of the elements") {
   Values grad = Values::random(DType::f32, n, 2), scalars = scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 0.0f});
   const auto step = [&](std::vector<Values>& o, std::int64_t from, std::int64_t to) {
     ExecContext ctx = make_context();
-    k().adamw(ctx, part_of(range_of(o, grad, scalars), from, to - from), kAdamW);
+    k().update(ctx, part_of(range_of(o, grad, scalars), from, to - from), kAdamW);
   };
   std::vector<Values> whole = {start, zeros, zeros}, pieces = whole;
   step(whole, 0, n);
@@ -83,7 +83,7 @@ TEST_CASE("AdamW gives the same bits for any cut of the elements") {
 
 TEST_CASE("updates of many ranges at once are those of one range after the other") {
   const int count = GENERATE(0, 1, 5, 56, 130);  // a launch on GPUs takes 56
-  const auto rule = GENERATE(std::string("adamw"), std::string("sgd"), std::string("lion"));
+  const auto rule = GENERATE(as<std::string>{}, "adamw", "sgd", "lion", "schedule_free");
   const std::int64_t n = 20000;
   Values grad = Values::random(DType::f32, n, 2), none(DType::f32, 0);
   Values steps[] = {scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 0.0f}),
@@ -100,16 +100,17 @@ TEST_CASE("updates of many ranges at once are those of one range after the other
       UpdateRange range = range_of(o, grad, steps[i % 3]);
       range.weight_decay = 0.01f * static_cast<float>(i % 4);
       if (i % 3 != 2) range.copy = o[3].buffer();
-      if (rule != "adamw") range.v = {};
+      if (rule == "sgd" || rule == "lion") range.v = {};
       if (rule == "sgd" && i % 5 == 1) range.m = {};
       ranges.push_back(part_of(range, first, elems));
       first += elems;
     }
     ExecContext ctx = make_context();
     const auto update = [&](const OneOrMany<UpdateRange>& some) {
-      if (rule == "adamw") k().adamw(ctx, some, kAdamW);
-      if (rule == "sgd") k().sgd(ctx, some, {0.9f, true});
-      if (rule == "lion") k().lion(ctx, some, {0.9f, 0.99f});
+      if (rule == "adamw") k().update(ctx, some, kAdamW);
+      if (rule == "schedule_free") k().update(ctx, some, ScheduleFreeOptions{0.9f, 0.95f, 1e-8f});
+      if (rule == "sgd") k().update(ctx, some, SgdOptions{0.9f, true});
+      if (rule == "lion") k().update(ctx, some, LionOptions{0.9f, 0.99f});
     };
     if (at_once) update(ranges);
     for (const UpdateRange& range : at_once ? std::vector<UpdateRange>{} : ranges) update(range);
@@ -127,7 +128,7 @@ TEST_CASE("AdamW's bf16 copy is the new master, rounded as a cast rounds it") {
                        [&](ExecContext& ctx, std::vector<Values>& o) {
                          UpdateRange range = range_of(o, grad, scalars);
                          range.copy = o[3].buffer();
-                         k().adamw(ctx, range, kAdamW);
+                         k().update(ctx, range, kAdamW);
                          k().cast(ctx, o[4].buffer(), o[0].buffer());
                        });
   REQUIRE(out[3].same_bytes(out[4]));
@@ -147,8 +148,8 @@ TEST_CASE(
         for (Values& grad : grads) {
           Values s = scalars_of({0.02f, 1, 1, 0.5f, 0.0f, 0.0f});
           const Buffer m = momentum > 0 ? o[1].buffer() : Buffer{};
-          k().sgd(ctx, UpdateRange{o[0].buffer(), grad.buffer(), o[2].buffer(), m, {}, s.buffer(), 0.1f},
-                  {momentum, nesterov});
+          k().update(ctx, UpdateRange{o[0].buffer(), grad.buffer(), o[2].buffer(), m, {}, s.buffer(), 0.1f},
+                     SgdOptions{momentum, nesterov});
         }
         k().cast(ctx, o[3].buffer(), o[0].buffer());
       });
@@ -180,8 +181,8 @@ TEST_CASE(
       {start, zeros, Values(DType::bf16, n), Values(DType::bf16, n)}, [&](ExecContext& ctx, std::vector<Values>& o) {
         for (Values& grad : grads) {
           Values s = scalars_of({0.02f, 1, 1, 0.5f, 0.0f, 0.0f});
-          k().lion(ctx, UpdateRange{o[0].buffer(), grad.buffer(), o[2].buffer(), o[1].buffer(), {}, s.buffer(), 0.1f},
-                   {0.9f, 0.99f});
+          k().update(ctx, UpdateRange{o[0].buffer(), grad.buffer(), o[2].buffer(), o[1].buffer(), {}, s.buffer(), 0.1f},
+                     LionOptions{0.9f, 0.99f});
         }
         k().cast(ctx, o[3].buffer(), o[0].buffer());
       });
@@ -198,12 +199,61 @@ TEST_CASE(
   REQUIRE(out[2].same_bytes(out[3]));
 }
 
+/// Defazio et al. 2024, algorithm 1 with AdamW's step, by its points x, y and z in double precision. Element 5 has no
+/// gradient and no weight. The learning rates differ, so that the average's weights do.
+TEST_CASE("schedule-free AdamW follows the published algorithm, and its bf16 copy is where gradients are taken") {
+  const std::int64_t n = GENERATE(1, 37, 100003);
+  const double b1 = 0.9, b2 = 0.95, eps = 1e-8, decay = 0.1, clip = 0.5, lrs[] = {0.01, 0.03, 0.02, 0.0, 0.02};
+  const Values zeros(DType::f32, n);
+  Values start = Values::random(DType::f32, n, 1);
+  std::vector<Values> grads;
+  for (std::uint64_t t = 0; t < 5; ++t) grads.push_back(Values::random(DType::f32, n, 10 + t));
+  std::vector<double> weights;  // c of each step
+  for (double sum = 0; const double lr : lrs) sum += lr * lr, weights.push_back(lr * lr / sum);
+  const auto out = run({start, zeros, zeros, Values(DType::bf16, n), Values(DType::bf16, n)},
+                       [&](ExecContext& ctx, std::vector<Values>& o) {
+                         for (std::size_t t = 0; t < 5; ++t) {
+                           Values s = scalars_of({static_cast<float>(lrs[t]), static_cast<float>(weights[t]),
+                                                  static_cast<float>(1 - std::pow(b2, t + 1)), 0.5f, 0.0f, 0.0f});
+                           UpdateRange range = range_of(o, grads[t], s);
+                           range.copy = o[3].buffer();
+                           k().update(ctx, range, ScheduleFreeOptions{0.9f, 0.95f, 1e-8f});
+                         }
+                         k().cast(ctx, o[4].buffer(), o[0].buffer());
+                       });
+  std::vector<double> y = start.list(), offset(y.size());
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    double x = y[i], z = y[i], v = 0;
+    for (std::size_t t = 0; t < 5; ++t) {
+      y[i] = (1 - b1) * z + b1 * x;
+      const double g = clip * grads[t][static_cast<std::int64_t>(i)];
+      v = b2 * v + (1 - b2) * g * g;
+      z -= lrs[t] * (g / (std::sqrt(v / (1 - std::pow(b2, t + 1))) + eps) + decay * y[i]);
+      x = (1 - weights[t]) * x + weights[t] * z;
+    }
+    y[i] = (1 - b1) * z + b1 * x;
+    offset[i] = z - y[i];
+  }
+  require_close(out[0], y, 1e-6);
+  require_close(out[1], offset, 1e-6);
+  REQUIRE(out[3].same_bytes(out[4]));
+}
+
+TEST_CASE("schedule-free AdamW leaves everything as it is when told to skip") {
+  const Values start = Values::random(DType::f32, 10, 1);
+  std::vector<Values> o = {start, start, start};
+  Values grad = Values::random(DType::f32, 10, 2), scalars = scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 1.0f});
+  ExecContext ctx = make_context();
+  k().update(ctx, range_of(o, grad, scalars), ScheduleFreeOptions{0.9f, 0.95f, 1e-8f});
+  for (const Values& values : o) REQUIRE(values.same_bytes(start));
+}
+
 TEST_CASE("Lion leaves everything as it is when told to skip") {
   const Values start = Values::random(DType::f32, 10, 1);
   std::vector<Values> o = {start, start};
   Values grad = Values::random(DType::f32, 10, 2), scalars = scalars_of({0.02f, 1, 1, 0.7f, 0.0f, 1.0f});
   ExecContext ctx = make_context();
-  k().lion(ctx, range_of(o, grad, scalars), {0.9f, 0.99f});
+  k().update(ctx, range_of(o, grad, scalars), LionOptions{0.9f, 0.99f});
   for (const Values& values : o) REQUIRE(values.same_bytes(start));
 }
 
@@ -212,7 +262,7 @@ TEST_CASE("SGD leaves everything as it is when told to skip") {
   std::vector<Values> o = {start, start};
   Values grad = Values::random(DType::f32, 10, 2), scalars = scalars_of({0.02f, 1, 1, 0.7f, 0.0f, 1.0f});
   ExecContext ctx = make_context();
-  k().sgd(ctx, range_of(o, grad, scalars), {0.9f, false});
+  k().update(ctx, range_of(o, grad, scalars), SgdOptions{0.9f, false});
   for (const Values& values : o) REQUIRE(values.same_bytes(start));
 }
 
@@ -221,7 +271,7 @@ TEST_CASE("AdamW leaves everything as it is when told to skip") {
   std::vector<Values> o = {start, start, start};
   Values grad = Values::random(DType::f32, 10, 2), scalars = scalars_of({0.02f, 0.1f, 0.05f, 0.7f, 0.0f, 1.0f});
   ExecContext ctx = make_context();
-  k().adamw(ctx, range_of(o, grad, scalars), kAdamW);
+  k().update(ctx, range_of(o, grad, scalars), kAdamW);
   for (const Values& values : o) REQUIRE(values.same_bytes(start));
 }
 

@@ -8,6 +8,7 @@
 #include "runtime/shard/checkpoint/checkpoint.h"
 #include "runtime/shard/optimizers/adamw8bit.h"
 #include "runtime/shard/optimizers/lion.h"
+#include "runtime/shard/optimizers/schedule_free.h"
 #include "runtime/shard/optimizers/sgd.h"
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
@@ -64,6 +65,20 @@ Rule rule_of(const AdamWConfig& config) {
   };
 }
 
+/// Defazio et al. 2024, algorithm 1 with AdamW's step: w is y, m is z.
+Rule rule_of(const ScheduleFreeConfig& config) {
+  return [b1 = static_cast<double>(config.beta1), b2 = static_cast<double>(config.beta2),
+          eps = static_cast<double>(config.eps),
+          decay = static_cast<double>(config.weight_decay)](Element& element, double g, bool has_decay, int step) {
+    auto& [y, z, v] = element;
+    if (step == 1) z = y;
+    const double x = (y - (1 - b1) * z) / b1, c = 1.0 / step;
+    v = b2 * v + (1 - b2) * g * g;
+    z -= kLr * (g / (std::sqrt(v / (1 - std::pow(b2, step))) + eps) + (has_decay ? decay : 0) * y);
+    y = (1 - b1) * z + b1 * ((1 - c) * x + c * z);
+  };
+}
+
 /// Near 0 a sign depends on how a sum is rounded: there is no such element here.
 Rule rule_of(const LionConfig& config) {
   return [b1 = static_cast<double>(config.beta1), b2 = static_cast<double>(config.beta2),
@@ -94,16 +109,20 @@ TEST_CASE("SGD follows its formula, and trains to the same bits in every scheme,
   }
 }
 
-TEST_CASE("20 steps of AdamW, SGD and Lion are those of plain arithmetic, in every strategy and layout") {
+TEST_CASE(
+    "20 steps of AdamW, SGD, Lion and schedule-free AdamW are those of plain arithmetic, in every strategy and "
+    "layout") {
   constexpr double kTolerance = 1e-4;  // f32 states, over 20 steps
-  const int which = GENERATE(0, 1, 2);
+  const int which = GENERATE(0, 1, 2, 3);
   CAPTURE(which);
   const AdamWConfig adamw{.eps = 1e-4f, .clip = 0, .order_free = true};
   const SgdConfig momentum{.momentum = 0.9f, .weight_decay = 0.1f, .order_free = true};
   const LionConfig lion{.clip = 0, .order_free = true};
   if (which == 0) check_everywhere(maker_of<AdamW>(adamw), each(rule_of(adamw)), kTolerance);
   if (which == 1) check_everywhere(sgd(momentum), each(rule_of(momentum)), kTolerance);
+  const ScheduleFreeConfig free{.eps = 1e-4f, .clip = 0, .order_free = true};
   if (which == 2) check_everywhere(maker_of<Lion>(lion), each(rule_of(lion)), kTolerance);
+  if (which == 3) check_everywhere(maker_of<ScheduleFreeAdamW>(free), each(rule_of(free)), kTolerance);
 }
 
 TEST_CASE("an optimizer of one's own trains to the same bits in every scheme, in bf16 too") {
@@ -117,6 +136,7 @@ TEST_CASE("an optimizer of one's own trains to the same bits in every scheme, in
 
 TEST_CASE("I2: the state of any optimizer is saved by name, and goes on at another number of ranks") {
   const Make make = GENERATE(own(), maker_of<Lion>(LionConfig{.order_free = true}),
+                             maker_of<ScheduleFreeAdamW>(ScheduleFreeConfig{.order_free = true}),
                              sgd({.momentum = 0.9f, .clip = 0.5f, .order_free = true}), sgd({.order_free = true}));
   const Arrays expected = on_ranks(1, [&](World& world) {
     Run run(world, {}, make);
@@ -167,7 +187,8 @@ TEST_CASE("an average of the weights follows its formula, changes no weight, and
 TEST_CASE("an average of the weights has the same bits in every scheme and layout, and goes on from a checkpoint") {
   const Make make = GENERATE(maker_of<AdamW>(AdamWConfig{.order_free = true, .average = 0.5f}),
                              maker_of<AdamW8bit>(AdamWConfig{.order_free = true, .average = 0.5f}),
-                             maker_of<Lion>(LionConfig{.order_free = true, .average = 0.5f}));
+                             maker_of<Lion>(LionConfig{.order_free = true, .average = 0.5f}),
+                             maker_of<ScheduleFreeAdamW>(ScheduleFreeConfig{.order_free = true}));
   const auto average = [&](int ranks, const std::string& scheme, const LayoutOptions& layout, const std::string& from,
                            const std::string& to) {
     return on_ranks(ranks, [&](World& world) {
@@ -190,6 +211,71 @@ TEST_CASE("an average of the weights has the same bits in every scheme and layou
   const TempDir folder;
   average(4, "zero3", {}, "", folder.path());
   CHECK(average(2, "zero2", rows, folder.path() + "/step-2", "") == one);
+}
+
+TEST_CASE("schedule-free AdamW is evaluated at the average of its points by squared learning rates, and goes on") {
+  const auto world = make_single_world({.timeout_s = 60});
+  const double b1 = 0.8, lrs[] = {0.01, 0.02, 0.0, 0.05};
+  const Make make = maker_of<ScheduleFreeAdamW>(ScheduleFreeConfig{.beta1 = 0.8f, .eps = 1e-4f, .order_free = true});
+  Run run(*world, {}, make), undisturbed(*world, {}, make);
+  const auto as_doubles = [](const Arrays& arrays) {
+    std::vector<std::vector<double>> all;
+    for (const auto& values : arrays) all.emplace_back(values.begin(), values.end());
+    return all;
+  };
+  auto x = as_doubles(run.weights()), z = x;
+  double sum = 0;
+  for (int step = 1; step <= 4; ++step) {
+    const double lr = lrs[step - 1], c = lr * lr / (sum += lr * lr);
+    for (Run* of : {&run, &undisturbed}) {
+      of->accumulate(step);
+      of->optimizer->step(static_cast<float>(lr), step);
+    }
+    const Arrays y = run.weights();  // z follows from it and the x before, whatever the gradient was
+    CHECK(y == undisturbed.weights());
+    for (std::size_t i = 0; i < y.size(); ++i)
+      for (std::size_t j = 0; j < y[i].size(); ++j) {
+        // y = (1 - b1) z + b1 ((1 - c) x + c z)
+        z[i][j] = (static_cast<double>(y[i][j]) - b1 * (1 - c) * x[i][j]) / (1 - b1 + b1 * c);
+        x[i][j] = (1 - c) * x[i][j] + c * z[i][j];
+      }
+    run.optimizer->swap_average();
+    const Arrays evaluated = run.weights();
+    double most = 0;
+    for (std::size_t i = 0; i < x.size(); ++i)
+      for (std::size_t j = 0; j < x[i].size(); ++j)
+        most = std::max(most, std::abs(static_cast<double>(evaluated[i][j]) - x[i][j]));
+    CHECK(most < 2e-6);
+    if (step == 2)
+      CHECK_THAT(message_of([&] { run.optimizer->set_scalars(0.1f, 3); }),
+                 Contains("from the weights of an evaluation"));
+    run.optimizer->swap_average();
+    CHECK(run.weights() == y);
+  }
+  CHECK_THAT(message_of([&] { Run(*world, {}, maker_of<ScheduleFreeAdamW>(ScheduleFreeConfig{.beta1 = 0})); }),
+             Contains("a beta1 of 0"));
+  CHECK_THAT(message_of([&] { Run(*world, {}, maker_of<ScheduleFreeAdamW>(ScheduleFreeConfig{.average = 0.5f})); }),
+             Contains("an average of the weights, which it has of its own"));
+}
+
+TEST_CASE("who loads the weights of schedule-free AdamW alone gets those for use, at any number of ranks") {
+  const Make make = maker_of<ScheduleFreeAdamW>(ScheduleFreeConfig{.order_free = true});
+  const TempDir folder;
+  const Arrays used = on_ranks(3, [&](World& world) {
+    Run run(world, scheme_of("zero3", 3), make);
+    for (int step = 1; step <= 3; ++step) run.step(step);
+    const TrainingState state{world, run.runtime.executor(), *run.optimizer};
+    save(state, folder.path(), {.step = 3, .attributes = {{"a key", "a value"}}});
+    run.optimizer->swap_average();
+    return run.weights();
+  })[0];
+  for (const int ranks : {1, 2})
+    CHECK(on_ranks(ranks, [&](World& world) {
+            Run run(world, scheme_of("zero3", ranks), make);
+            const CheckpointInfo info = load_weights(world, run.runtime.executor(), folder.path() + "/step-3");
+            CHECK(info.attributes == std::map<std::string, std::string>{{"a key", "a value"}});
+            return run.weights();
+          })[0] == used);
 }
 
 TEST_CASE("a checkpoint of another optimizer is refused, with what is missing") {

@@ -1,19 +1,35 @@
 #include "model/train/config/config_offload.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "model/train/config/config_recompute.h"
+#include "model/train/config/optimizer_kind.h"
 
 namespace zs {
 
 namespace {
 
+/// "adamw, lion or sgd"
+std::string optimizers_on_host() {
+  std::vector<std::string_view> names;
+  for (const OptimizerKind& kind : optimizer_kinds())
+    if (kind.updates_on_host) names.push_back(kind.name);
+  std::sort(names.begin(), names.end());
+  const std::string_view last = names.back();
+  names.pop_back();
+  return fmt::format("{} or {}", fmt::join(names, ", "), last);
+}
+
 /// Checks that what the host updates is in its memory.
 void check_update(ConfigDraft& draft) {
   const Config& c = draft.config;
   if (!are_good(draft, {"offload.update"}) || c.offload.update != "host") return;
-  if (are_good(draft, {"train.optimizer"}) && !has_update_on_host(c.train.optimizer))
+  if (are_good(draft, {"train.optimizer"}) && !optimizer_kind(c).updates_on_host)
     draft.report("offload.update",
                  fmt::format("offload.update = \"host\" does not go with train.optimizer = \"{}\"", c.train.optimizer),
-                 "leave it out, or use adamw, lion or sgd");
+                 "leave it out, or use " + optimizers_on_host());
   for (const auto& [key, place] :
        {std::pair("offload.weights", &c.offload.weights), std::pair("offload.gradients", &c.offload.gradients),
         std::pair("offload.moments", &c.offload.moments)}) {
@@ -33,9 +49,10 @@ bool accumulates_gradients(const Config& config) {
   return strategy == "zero1" || strategy == "nested" || (strategy != "zero2" && !shard.reduce_every_micro_batch);
 }
 
-bool has_moments(const Config& config) { return config.train.optimizer != "sgd" || config.train.momentum > 0; }
-
-bool has_update_on_host(const std::string& optimizer) { return optimizer != "muon" && optimizer != "adamw8bit"; }
+bool has_moments(const Config& config) {
+  const OptimizerKind* const kind = find_optimizer_kind(config.train.optimizer);
+  return kind == nullptr || kind->moments(config) > 0;  // an unknown one has been reported
+}
 
 void check_offload(ConfigDraft& draft) {
   const Config& c = draft.config;

@@ -11,9 +11,6 @@ bool accumulates_gradients(const Config& config);
 /// True if the optimizer has moments: SGD without momentum keeps none.
 bool has_moments(const Config& config);
 
-/// True if the host's processors have this optimizer's update (offload.update).
-bool has_update_on_host(const std::string& optimizer);
-
 /// Checks that what the host is to keep is there.
 void check_offload(ConfigDraft& draft);
 

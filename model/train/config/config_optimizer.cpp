@@ -6,12 +6,10 @@
 #include <charconv>
 #include <cmath>
 
+#include "model/train/config/config_schema.h"
+#include "model/train/config/optimizer_kind.h"
 #include "model/train/config/pattern_entries.h"
 #include "runtime/base/usage_error.h"
-#include "runtime/shard/optimizers/adamw8bit.h"
-#include "runtime/shard/optimizers/lion.h"
-#include "runtime/shard/optimizers/muon.h"
-#include "runtime/shard/optimizers/sgd.h"
 
 namespace zs {
 namespace {
@@ -49,21 +47,33 @@ void check_groups(ConfigDraft& draft) {
 }
 
 /// A key that the chosen optimizer has no use for, with another value than it has if nobody gives one.
-void refuse_foreign(ConfigDraft& draft) {
-  const Config::Train &train = draft.config.train, usual;
-  const auto check = [&](const char* key, bool is_unusual, const auto& value,
-                         std::initializer_list<std::string_view> optimizers) {
-    if (!is_unusual || std::find(optimizers.begin(), optimizers.end(), train.optimizer) != optimizers.end()) return;
-    if (!are_good(draft, {key})) return;
-    draft.report(key, fmt::format("{} = {} does not go with train.optimizer \"{}\"", key, value, train.optimizer),
-                 fmt::format("leave it out, or use train.optimizer = \"{}\"", *optimizers.begin()));
-  };
-  check("train.beta1", train.beta1 != usual.beta1, train.beta1, {"adamw", "adamw8bit", "lion", "muon"});
-  check("train.beta2", train.beta2 != usual.beta2, train.beta2, {"adamw", "adamw8bit", "lion", "muon"});
-  check("train.eps", train.eps != usual.eps, train.eps, {"adamw", "adamw8bit", "muon"});
-  check("train.momentum", train.momentum != usual.momentum, train.momentum, {"sgd", "muon"});
-  check("train.nesterov", train.nesterov, "true", {"sgd", "muon"});
-  check("train.muon", !train.muon.empty(), fmt::format("[\"{}\"]", fmt::join(train.muon, "\", \"")), {"muon"});
+void refuse_unsupported(ConfigDraft& draft, const OptimizerKind& own) {
+  Config usual;
+  std::vector<std::string_view> seen(own.keys);
+  for (const OptimizerKind& other : optimizer_kinds()) {
+    for (const std::string_view name : other.keys) {
+      if (std::find(seen.begin(), seen.end(), name) != seen.end()) continue;
+      seen.push_back(name);
+      const ConfigKey& key = *find_config_key(name);
+      const std::string value = toml_value(key.slot(draft.config)), text(name);
+      if (value == toml_value(key.slot(usual)) || !are_good(draft, {text.c_str()})) continue;
+      draft.report(text, fmt::format("{} = {} does not go with train.optimizer \"{}\"", name, value, own.name),
+                   fmt::format("leave it out, or use train.optimizer = \"{}\"", other.name));
+    }
+  }
+}
+
+void check_average(ConfigDraft& draft, const OptimizerKind& kind) {
+  const Config& c = draft.config;
+  if (!kind.trains_average) return;
+  if (are_good(draft, {"train.average"}) && c.train.average > 0)
+    draft.report("train.average",
+                 fmt::format("train.average = {} does not go with train.optimizer \"{}\"", c.train.average, kind.name),
+                 "leave it out: it has an average of its own");
+  if (are_good(draft, {"offload.weights", "offload.gradients", "offload.moments"}) && c.offload.has_any())
+    draft.report("train.optimizer",
+                 fmt::format("train.optimizer = \"{}\" does not go with what the host keeps (offload)", kind.name),
+                 "leave one of them out");
 }
 
 }  // namespace
@@ -99,53 +109,17 @@ std::vector<std::string> group_patterns(const Config& config) {
 }
 
 void resolve_optimizer(ConfigDraft& draft) {
-  Config::Train& train = draft.config.train;
   check_groups(draft);
   if (!are_good(draft, {"train.optimizer"})) return;
-  const auto fill = [&](const char* key, const char* optimizer, auto& value, auto usual) {
-    if (train.optimizer == optimizer && !draft.is_given(key)) value = usual;
-  };
-  fill("train.weight_decay", "sgd", train.weight_decay, 0.0);
-  fill("train.beta2", "lion", train.beta2, 0.99);
-  fill("train.momentum", "muon", train.momentum, 0.95);
-  fill("train.nesterov", "muon", train.nesterov, !(draft.is_given("train.momentum") && train.momentum == 0));
-  fill("train.muon", "muon", train.muon, std::vector<std::string>{"blocks.*"});
-  refuse_foreign(draft);
-  const bool has_momentum = train.optimizer == "sgd" || train.optimizer == "muon";
-  if (has_momentum && train.nesterov && train.momentum == 0 && are_good(draft, {"train.nesterov", "train.momentum"}))
-    draft.report("train.nesterov", "train.nesterov = true without a momentum",
-                 "set train.momentum above 0, or leave train.nesterov out");
-  if (train.optimizer == "muon" && train.muon.empty() && are_good(draft, {"train.muon"}))
-    draft.report("train.muon", "train.muon names no matrix",
-                 "name some, such as [\"blocks.*\"], or use train.optimizer = \"adamw\"");
+  const OptimizerKind& kind = optimizer_kind(draft.config);
+  if (kind.fill != nullptr) kind.fill(draft);
+  refuse_unsupported(draft, kind);
+  if (kind.check != nullptr) kind.check(draft);
+  check_average(draft, kind);
 }
 
 std::unique_ptr<Optimizer> make_optimizer(Executor& executor, const Config& config) try {
-  const Config::Train& train = config.train;
-  const auto beta1 = static_cast<float>(train.beta1), beta2 = static_cast<float>(train.beta2),
-             eps = static_cast<float>(train.eps), momentum = static_cast<float>(train.momentum);
-  const auto with_shared = [&](auto options) {  // adds the options that all of them have
-    options.weight_decay = static_cast<float>(train.weight_decay);
-    options.clip = static_cast<float>(train.clip);
-    options.order_free = train.deterministic;
-    for (const std::string& entry : train.groups) options.groups.push_back(parse_group(entry));
-    options.average = static_cast<float>(train.average);
-    return options;
-  };
-  if (train.optimizer == "sgd")
-    return std::make_unique<Sgd>(executor, with_shared(SgdConfig{.momentum = momentum, .nesterov = train.nesterov}));
-  if (train.optimizer == "lion")
-    return std::make_unique<Lion>(executor, with_shared(LionConfig{.beta1 = beta1, .beta2 = beta2}));
-  if (train.optimizer == "muon")
-    return std::make_unique<Muon>(executor, with_shared(MuonConfig{.momentum = momentum,
-                                                                   .nesterov = train.nesterov,
-                                                                   .matrices = train.muon,
-                                                                   .beta1 = beta1,
-                                                                   .beta2 = beta2,
-                                                                   .eps = eps}));
-  const AdamWConfig adamw = with_shared(AdamWConfig{.beta1 = beta1, .beta2 = beta2, .eps = eps});
-  if (train.optimizer == "adamw8bit") return std::make_unique<AdamW8bit>(executor, adamw);
-  return std::make_unique<AdamW>(executor, adamw);
+  return optimizer_kind(config).make(executor, config);
 } catch (const UsageError& error) {  // all but the names of parameters is known to be right
   const char* const key = error.what_happened().starts_with("Muon: no matrix") ? "train.muon: " : "train.groups: ";
   throw Error(ExitCode::config, key + error.what_happened(), {}, error.what_to_do());

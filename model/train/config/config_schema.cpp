@@ -8,6 +8,7 @@
 
 #include "model/families/family.h"
 #include "model/train/config/config_keys.h"
+#include "model/train/config/optimizer_kind.h"
 #include "model/train/config/toml_text.h"
 
 namespace zs {
@@ -15,11 +16,13 @@ namespace {
 
 std::string number_text(double value) { return fmt::format("{}", value); }
 
-/// Documentation of a key, with what the table of families says of it.
+/// Documentation of a key, with what the tables of families and of optimizers add to it.
 std::string doc_of(const ConfigKey& key) {
   std::string doc(key.doc), names;
   if (key.name == "model.family")
     for (const Family* family : families()) doc += fmt::format(" `{}`: {}.", family->name, family->summary);
+  if (key.name == "train.optimizer")
+    for (const OptimizerKind& kind : optimizer_kinds()) doc += fmt::format(" `{}`: {}.", kind.name, kind.summary);
   for (const Family* family : families_with(key.name))
     names += fmt::format("{}`{}`", names.empty() ? "" : ", ", family->name);
   return names.empty() ? doc : fmt::format("{} Families: {}.", doc, names);
@@ -96,6 +99,7 @@ std::span<const ConfigKey> config_keys() {
     for (ConfigKey& key : all) {
       key.doc = keep(doc_of(key));
       if (key.name == "model.family") key.choices = keep(family_choices());
+      if (key.name == "train.optimizer") key.choices = keep(optimizer_choices());
       if (key.name == "model.preset") key.choices = keep("|" + preset_choices());
     }
     return all;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <span>
@@ -27,6 +28,10 @@ struct ConfigRange {
   std::string str() const;
 };
 
+/// Rule for a run that goes on with another value of a key: it is refused; it goes on, and names the change; or it goes
+/// on.
+enum class OnResume : std::uint8_t { refused, named, free };
+
 /// One row of the schema. Everything that parses, checks, prints or documents a key reads this row.
 struct ConfigKey {
   std::string_view name;  ///< "train.lr"
@@ -36,6 +41,9 @@ struct ConfigKey {
   std::string_view choices;
   std::string_view default_note;  ///< instead of a constant default; "required" makes the key mandatory
   std::string_view doc;
+  /// refused: what the state was made with and makes no sense without, the order of data, and what its elements mean.
+  /// free: what says where and how fast, not what; files may move, what they hold is compared instead.
+  OnResume on_resume = OnResume::named;
 
   bool is_required() const { return default_note == "required"; }
   std::vector<std::string_view> choice_list() const;

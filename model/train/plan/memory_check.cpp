@@ -5,6 +5,7 @@
 
 #include "model/train/config/config_offload.h"
 #include "model/train/config/config_recompute.h"
+#include "model/train/config/optimizer_kind.h"
 #include "model/train/session/session.h"
 #include "runtime/base/units.h"
 #include "runtime/tensor/ops.h"
@@ -119,7 +120,7 @@ Changes residences(const MemoryDemand& demand, const std::string& to) {
   const bool goes_away = to != "device";
   if (to == "host" ? demand.gpus == 0 && offload.device_mib == 0 : !goes_away && !offload.uses_host()) return {};
   const bool is_bf16 = config.precision.param == "bf16" && config.precision.validation != "f32";
-  if (goes_away && (config.cuda.graph || config.train.average > 0)) return {};
+  if (goes_away && (config.cuda.graph || config.train.average > 0 || optimizer_kind(config).trains_average)) return {};
   using Key = std::pair<const char*, std::string Config::Offload::*>;
   std::vector<Key> keys;
   if (!goes_away || to == "host" || is_bf16) keys.emplace_back("offload.weights", &Config::Offload::weights);

@@ -8,6 +8,7 @@
 
 #include "kernels/kernels.h"
 #include "model/train/config/config_offload.h"
+#include "model/train/config/optimizer_kind.h"
 #include "runtime/tensor/context.h"
 
 namespace zs {
@@ -40,7 +41,7 @@ double host_ns_per_byte(int threads) {
   const Buffer scalars{&step, sizeof step / sizeof(float), DType::f32, DeviceKind::cpu};
   ExecContext exec(threads, nullptr);
   const UpdateRange all{part(0), part(1), {}, part(2), part(3), scalars};
-  return best_ns([&] { cpu_kernels().adamw(exec, all, {}); }) / static_cast<double>(28 * kElems);
+  return best_ns([&] { cpu_kernels().update(exec, all, AdamWOptions{}); }) / static_cast<double>(28 * kElems);
 }
 
 double link_ns_per_byte(Device& device) {
@@ -65,15 +66,13 @@ double link_ns_per_byte(Device& device) {
 }  // namespace
 
 bool may_update_on_host(const Config& config) {
-  return has_update_on_host(config.train.optimizer) && config.train.average == 0 && config.offload.weights == "host" &&
+  return optimizer_kind(config).updates_on_host && config.train.average == 0 && config.offload.weights == "host" &&
          config.offload.gradients == "host" && (config.offload.moments == "host" || !has_moments(config));
 }
 
 UpdateCosts measure_update(const Config& config, Device& device) {
   const bool is_cpu = device.kind() == DeviceKind::cpu;
-  const double moments = config.train.optimizer == "adamw"                               ? 2
-                         : config.train.optimizer == "lion" || config.train.momentum > 0 ? 1
-                                                                                         : 0;
+  const double moments = optimizer_kind(config).moments(config);
   const double gradient = 4, state = 2 * 4 * (1 + moments), copy = config.precision.param == "bf16" ? 2 : 0;
   const double link =
       is_cpu && config.offload.cpu_link_gbs > 0 ? 1 / config.offload.cpu_link_gbs : link_ns_per_byte(device);

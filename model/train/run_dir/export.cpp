@@ -20,6 +20,7 @@
 #include "model/weights/weight_import.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
+#include "runtime/shard/checkpoint/checkpoint_updates.h"
 #include "runtime/shard/optimizers/optimizer.h"
 
 namespace zs {
@@ -34,11 +35,14 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, failed);
 }
 
-/// The master weights of a checkpoint, or their average: before the first step that is the weights.
+/// The weights of a checkpoint that its model is used with, or their average: before the first step that is the
+/// weights.
 class CheckpointSource final : public ParameterSource {
  public:
   CheckpointSource(const std::string& folder, bool is_average)
-      : reader_(folder), is_average_(is_average && reader_.manifest().step > 0) {
+      : reader_(folder),
+        is_average_(is_average && reader_.manifest().step > 0),
+        evaluation_(saved_evaluation(reader_.manifest().attributes)) {
     bool has_average = false;
     for (const CheckpointTensor& tensor : reader_.manifest().tensors) {
       if (tensor.kind == kMaster) parameters_.push_back({tensor.parameter, tensor.shape});
@@ -54,6 +58,11 @@ class CheckpointSource final : public ParameterSource {
     if (!tensor) tensor = reader_.find(parameter, kMaster);  // a frozen parameter is its own average
     ZS_CHECK(tensor, "no weights of {}", parameter);
     reader_.read({{*tensor, first, {out, count, DType::f32, DeviceKind::cpu}}});
+    const auto state = evaluation_ ? reader_.find(parameter, evaluation_->state) : std::nullopt;
+    if (!state) return;
+    std::vector<float> of_state(static_cast<std::size_t>(count));
+    reader_.read({{*state, first, {of_state.data(), count, DType::f32, DeviceKind::cpu}}});
+    evaluation_->apply(out, of_state.data(), count);
   }
   const std::map<std::string, std::string>& attributes() const { return reader_.manifest().attributes; }
 
@@ -61,6 +70,7 @@ class CheckpointSource final : public ParameterSource {
   static constexpr const char* kMaster = "master";
   CheckpointReader reader_;
   bool is_average_;
+  std::optional<SavedEvaluation> evaluation_;
   std::vector<ParameterShape> parameters_;
 };
 

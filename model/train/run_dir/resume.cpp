@@ -25,40 +25,7 @@ constexpr const char* kTrainFiles = "data.train_files";
 // Keys that decide what is removed.
 constexpr const char *kKeep = "checkpoint.keep", *kKeepBest = "checkpoint.keep_best";
 
-// Keys that the state was made with and makes no sense without; the order of data, and what its elements mean.
-constexpr std::array<std::string_view, 15> kRefused = {
-    "data.kind",      "data.format",    "data.weights", "train.global_batch", "train.sequence",
-    "train.seed",     "train.beta1",    "train.beta2",  "train.eps",          "train.optimizer",
-    "train.momentum", "train.nesterov", "train.muon",   "train.average",      "data.train_tokens"};
-constexpr std::array<std::string_view, 2> kRefusedTables = {"model.", "lora."};
-// But for what is no part of the model, and a choice of each step, as the learning rate is.
-constexpr std::array<std::string_view, 5> kNamed = {"model.dropout", "model.embedding_dropout",
-                                                    "model.attention_dropout", "model.residual_dropout",
-                                                    "model.pad_token_id"};
-// Keys that say where and how fast, not what. Files may move: their names, their length and what they hold are compared
-// instead.
-constexpr std::array<std::string_view, 20> kFree = {"name",
-                                                    "lora.path",
-                                                    "lora.export",
-                                                    "train.patience",
-                                                    "train.time_limit",
-                                                    "device",
-                                                    "model.preset",
-                                                    "model.path",
-                                                    "data.train",
-                                                    "data.validation",
-                                                    "data.token_bytes",
-                                                    "data.tokenizer",
-                                                    "train.recompute",
-                                                    "data.validation_fraction",
-                                                    "plan.apply",
-                                                    "plan.hooks",
-                                                    "plan.reshard",
-                                                    "plan.strategy",
-                                                    "plan.forward",
-                                                    "plan.backward"};
-constexpr std::array<std::string_view, 6> kFreeTables = {"shard.",    "offload.", "comm.",
-                                                         "watchdog.", "run.",     "checkpoint."};
+constexpr std::array<std::string_view, 2> kTablesOfModel = {"model.", "lora."};
 
 Error none_found(const std::string& where,
                  const std::string& what_to_do = "name the folder of a checkpoint, or of a run that has one") {
@@ -184,7 +151,7 @@ std::optional<ResumePoint> in_run_dir(const ResumeRequest& request) {
 }
 
 bool is_of_model(std::string_view key) {
-  return std::any_of(kRefusedTables.begin(), kRefusedTables.end(), [&](auto table) { return key.starts_with(table); });
+  return std::any_of(kTablesOfModel.begin(), kTablesOfModel.end(), [&](auto table) { return key.starts_with(table); });
 }
 
 /// A key that the program which saved did not know had its default then: of the model's, which must not change, this
@@ -197,11 +164,6 @@ std::optional<std::string> saved_value(const std::map<std::string, std::string>&
   if (!is_of_model(key)) return std::nullopt;
   const ConfigKey* const known = find_config_key(key);
   return known == nullptr ? std::nullopt : std::optional(toml_value(known->slot(defaults)));
-}
-
-template <class Keys>
-bool is_in(std::string_view key, const Keys& keys) {
-  return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
 }  // namespace
@@ -298,12 +260,8 @@ std::map<std::string, std::string> run_attributes(const Config& config, const Da
 }
 
 OnResume on_resume(std::string_view key) {
-  if (key == kKeep || key == kKeepBest) return OnResume::named;
-  const bool is_free = is_in(key, kFree) || std::any_of(kFreeTables.begin(), kFreeTables.end(),
-                                                        [&](auto table) { return key.starts_with(table); });
-  if (is_free) return OnResume::free;
-  if (is_in(key, kNamed)) return OnResume::named;
-  return is_in(key, kRefused) || is_of_model(key) ? OnResume::refused : OnResume::named;
+  if (const ConfigKey* const row = find_config_key(key)) return row->on_resume;
+  return key == kTrainTokens ? OnResume::refused : OnResume::named;
 }
 
 std::vector<std::string> compare_runs(const std::map<std::string, std::string>& saved,

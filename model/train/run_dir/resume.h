@@ -8,6 +8,7 @@
 
 #include "model/data/dataset.h"
 #include "model/train/config/config.h"
+#include "model/train/config/config_schema.h"
 #include "model/train/run_dir/run_mark.h"
 
 namespace zs {
@@ -67,8 +68,7 @@ std::map<std::string, std::string> run_attributes(const Config& config, const Da
 std::vector<std::string> compare_runs(const std::map<std::string, std::string>& saved,
                                       const std::map<std::string, std::string>& now, const std::string& checkpoint);
 
-/// Rule for a key of the configuration that differs: docs/checkpoints.md has the same table.
-enum class OnResume : std::uint8_t { refused, named, free };
+/// Rule for a key of the configuration, or another attribute, that differs: docs/checkpoints.md has the same table.
 OnResume on_resume(std::string_view key);
 
 }  // namespace zs

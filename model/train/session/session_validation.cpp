@@ -56,10 +56,11 @@ void Session::enqueue_validation(const ReadSamples& read, std::int64_t windows) 
 }
 
 double Session::validate(const ReadSamples& read, std::int64_t windows) {
-  if (config_.run.validate_average) optimizer_->swap_average();
+  const bool is_of_average = config_.run.validate_average || optimizer_->definition().evaluation;
+  if (is_of_average) optimizer_->swap_average();
   enqueue_validation(read, windows);
   if (!is_interrupted_) device_.synchronize();
-  if (config_.run.validate_average) optimizer_->swap_average();
+  if (is_of_average) optimizer_->swap_average();
   if (is_interrupted_) return std::nan("");
   const std::int64_t samples = validation_samples(windows);
   const auto all = static_cast<double>(config_.train.micro_batch);

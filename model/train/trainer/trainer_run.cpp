@@ -123,9 +123,11 @@ std::string Trainer::way_on() const {
                  : "start again with --resume auto";  // begun from another run's checkpoint, or from none
 }
 
+/// The session keeps the weights that are saved, for the sample: there are no more steps.
 std::string Trainer::save_final_weights() {
   constexpr const char* kFile = "model.safetensors";
   if (mark_) mark_->begin(kFile);
+  if (session_->optimizer().definition().evaluation) session_->optimizer().swap_average();
   const std::string hash = save_weights(session_->runtime().executor(), is_first() ? run_dir_ + "/" + kFile : "");
   if (mark_) mark_->wrote(kFile);
   return hash;

@@ -132,6 +132,33 @@ void together(World& world, const std::function<void()>& body) {
 
 namespace {
 
+/// Makes the masters that have been read the weights that the model is used with.
+void apply_evaluation(CheckpointReader& reader, const std::vector<HeldTensor>& masters, Executor& executor) {
+  const auto evaluation = saved_evaluation(reader.manifest().attributes);
+  if (!evaluation) return;
+  Context& context = executor.context();
+  const HostLink& link = executor.link();
+  std::vector<CheckpointReader::Request> requests;
+  for (const HeldTensor& held : masters) {
+    const auto tensor = reader.find(held.tensor.parameter, evaluation->state);
+    for (const auto& piece : tensor ? held.pieces : std::vector<HeldTensor::Piece>())
+      for (std::int64_t run = 0; run < piece.range.runs; ++run)
+        requests.push_back({*tensor, piece.range.begin + run * piece.range.stride, piece.run(run)});
+  }
+  reader.read(requests, [&](const Buffer& out, const void* elements) {
+    std::vector<float> values(static_cast<std::size_t>(out.elems));
+    if (link.is_on_disk(out))
+      link.read(out, values.data());
+    else
+      std::copy_n(HostView(context, context.stream(), out).as<float>(), out.elems, values.data());
+    evaluation->apply(values.data(), static_cast<const float*>(elements), out.elems);
+    if (link.is_on_disk(out)) return link.write(out, values.data());
+    if (out.device == DeviceKind::cuda) return upload_now(context, out, values.data());
+    std::memcpy(out.data, values.data(), static_cast<std::size_t>(out.bytes()));
+  });
+  context.device().synchronize();
+}
+
 CheckpointInfo load_tensors(World& world, Executor& executor, const Optimizer* optimizer, const std::string& folder) {
   executor.wait_readers();
   executor.context().device().synchronize();
@@ -141,6 +168,7 @@ CheckpointInfo load_tensors(World& world, Executor& executor, const Optimizer* o
     const std::vector<HeldTensor> tensors = held_tensors(executor, optimizer);
     if (optimizer != nullptr) check_state(reader, tensors);
     fill(reader, tensors, executor);
+    if (optimizer == nullptr) apply_evaluation(reader, tensors, executor);
     info = {reader.manifest().step, reader.manifest().attributes};
   });
   executor.masters_loaded();

@@ -44,8 +44,8 @@ std::string save(const TrainingState& state, const std::string& root, const Chec
 /// checksums, and the manifest.
 CheckpointInfo load(const TrainingState& state, const std::string& folder);
 
-/// Loads the weights alone, without an optimizer, otherwise as `load`: for evaluating a model or sampling from it. Its
-/// moments are not read.
+/// Loads the weights alone, without an optimizer, otherwise as `load`: for evaluating a model or sampling from it, so
+/// that they are those for use (Optimizer::Evaluation). Moments are not read.
 CheckpointInfo load_weights(World& world, Executor& executor, const std::string& folder);
 
 /// Runs `body` on every rank and waits for all; when it threw on any, every rank throws the AgreedError of the lowest

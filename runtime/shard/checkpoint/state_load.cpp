@@ -246,7 +246,7 @@ class Loader {
       const auto& views = state_.executor.units()[unit].layout->views();
       for (std::size_t i = 0; i < views.size(); ++i)
         if (const std::int64_t count = updates.at(views[i].name); count >= 0)
-          state_.optimizer.set_updates(unit, i, count);
+          state_.optimizer.progress(unit, i) = {.updates = count};
     }
   }
 

@@ -35,13 +35,13 @@ AdamW::AdamW(Executor& executor, const AdamWConfig& config)
                 shared_options(checked_adamw("AdamW", config))),
       config_(config) {}
 
-void AdamW::set_corrections(StepScalars& scalars, std::int64_t updates) const {
-  set_adamw_corrections(scalars, updates, config_.beta1, config_.beta2);
+void AdamW::set_corrections(StepScalars& scalars, const Progress& before) const {
+  set_adamw_corrections(scalars, before.updates, config_.beta1, config_.beta2);
 }
 
 Optimizer::UnitUpdate AdamW::unit_update() const {
   return [&kernels = kernels(), config = config_](ExecContext& exec, const std::vector<Slice>& slices) {
-    kernels.adamw(exec, Slice::ranges_of(slices), {config.beta1, config.beta2, config.eps});
+    kernels.update(exec, Slice::ranges_of(slices), AdamWOptions{config.beta1, config.beta2, config.eps});
   };
 }
 

@@ -32,7 +32,7 @@ class AdamW final : public Optimizer {
  private:
   UnitUpdate unit_update() const override;
   bool copies() const override { return true; }
-  void set_corrections(StepScalars& scalars, std::int64_t updates) const override;
+  void set_corrections(StepScalars& scalars, const Progress& before) const override;
 
   AdamWConfig config_;
 };

@@ -81,8 +81,8 @@ void AdamW8bit::plan_exchanges() {
   }
 }
 
-void AdamW8bit::set_corrections(StepScalars& scalars, std::int64_t updates) const {
-  set_adamw_corrections(scalars, updates, config_.beta1, config_.beta2);
+void AdamW8bit::set_corrections(StepScalars& scalars, const Progress& before) const {
+  set_adamw_corrections(scalars, before.updates, config_.beta1, config_.beta2);
 }
 
 BlockwiseAdamW AdamW8bit::args_of(const Slice& slice) {

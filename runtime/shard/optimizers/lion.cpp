@@ -27,7 +27,7 @@ Lion::Lion(Executor& executor, const LionConfig& config)
 
 Optimizer::UnitUpdate Lion::unit_update() const {
   return [&kernels = kernels(), config = config_](ExecContext& exec, const std::vector<Slice>& slices) {
-    kernels.lion(exec, Slice::ranges_of(slices), {config.beta1, config.beta2});
+    kernels.update(exec, Slice::ranges_of(slices), LionOptions{config.beta1, config.beta2});
   };
 }
 

@@ -163,13 +163,13 @@ Muon::Muon(Executor& executor, const MuonConfig& config)
                 shared_options(config)),
       config_(config) {}
 
-void Muon::set_corrections(StepScalars& scalars, std::int64_t updates) const {
-  set_adamw_corrections(scalars, updates, config_.beta1, config_.beta2);
+void Muon::set_corrections(StepScalars& scalars, const Progress& before) const {
+  set_adamw_corrections(scalars, before.updates, config_.beta1, config_.beta2);
 }
 
 Optimizer::UnitUpdate Muon::unit_update() const {
   return [&kernels = kernels(), config = config_](ExecContext& exec, const std::vector<Slice>& slices) {
-    kernels.adamw(exec, Slice::ranges_of(slices), {config.beta1, config.beta2, config.eps});
+    kernels.update(exec, Slice::ranges_of(slices), AdamWOptions{config.beta1, config.beta2, config.eps});
   };
 }
 
@@ -249,7 +249,7 @@ void Muon::add_momentum(const std::vector<Matrix>& matrices, const Buffer& step)
     executor().context().launch({matrix.named("muon_momentum", executor()), {grad, m, step}, {out, m}},
                                 [&kernels = kernels(), out, m, grad, step, options](ExecContext& exec) {
                                   kernels.zero(exec, out);
-                                  kernels.sgd(exec, UpdateRange{out, grad, {}, m, {}, step}, options);
+                                  kernels.update(exec, UpdateRange{out, grad, {}, m, {}, step}, options);
                                 });
   }
 }
@@ -306,9 +306,9 @@ void Muon::apply(const std::vector<Matrix>& matrices, const Buffer& steps) {
     parts.push_back(std::move(part));
     launch_parts(
         std::move(info), std::move(parts), of_each([&kernels = kernels()](ExecContext& exec, const Slice& slice) {
-          kernels.sgd(exec,
-                      UpdateRange{slice.master, slice.grad, slice.copy, {}, {}, slice.scalars, slice.weight_decay},
-                      {0, false});
+          kernels.update(exec,
+                         UpdateRange{slice.master, slice.grad, slice.copy, {}, {}, slice.scalars, slice.weight_decay},
+                         SgdOptions{0, false});
         }));
   }
 }

@@ -26,7 +26,10 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
   if (!(options.average >= 0 && options.average < 1))
     throw UsageError(fmt::format("{}: an average with the decay {}", name_, options.average),
                      "pass 0 for none, or more and less than 1");
-  if (has_average()) state_names_.emplace_back(kAverage);
+  if (options.average > 0 && definition.evaluation)
+    throw UsageError(fmt::format("{} with an average of the weights, which it has of its own", name_),
+                     "pass an average of 0");
+  if (options.average > 0) state_names_.emplace_back(kAverage);
   check_groups();
   check_residence();
   start_updates_on_host();
@@ -50,7 +53,7 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
   check.set("weight decay", fmt::to_string(options.weight_decay));
   check.set("largest norm of the gradient (clip)", fmt::to_string(options.clip));
   check.set("way to sum the norm", options.order_free ? "in fixed point" : "in f64");
-  if (has_average()) check.set("decay of the average", fmt::to_string(options.average));
+  if (options.average > 0) check.set("decay of the average", fmt::to_string(options.average));
   check.set("time of updates", options.in_backward ? "in backward" : "behind backward");
   std::string groups;
   for (const auto& [pattern, lr_scale, decay] : options.groups)
@@ -86,14 +89,14 @@ void Optimizer::set_slots() {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     const auto& parameters = executor_.units()[unit].parameters;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (parameters[i]->is_trainable()) slots_.push_back({units_[unit].updates[i], units_[unit].lr_scales[i]});
+      if (parameters[i]->is_trainable()) slots_.push_back({units_[unit].progress[i], units_[unit].lr_scales[i]});
     }
   }
-  if (slots_.empty()) slots_.push_back({0, 1});
+  if (slots_.empty()) slots_.push_back({{}, 1});
   std::sort(slots_.begin(), slots_.end(), std::greater<>());
   slots_.erase(std::unique(slots_.begin(), slots_.end()), slots_.end());
   const std::int64_t bytes =
-      std::ssize(slots_) * static_cast<std::int64_t>(sizeof(StepScalars)) * (has_average() ? 2 : 1);
+      std::ssize(slots_) * static_cast<std::int64_t>(sizeof(StepScalars)) * (options_.average > 0 ? 2 : 1);
   if (scalars_.bytes() >= bytes) return;
   Context& context = executor_.context();
   scalars_.release(context.stream());
@@ -102,7 +105,7 @@ void Optimizer::set_slots() {
 
 std::int64_t Optimizer::place_of(const Slot& slot) const {
   const auto place = std::find(slots_.begin(), slots_.end(), slot);
-  ZS_CHECK(place != slots_.end(), "no scalars for {} updates", slot.updates);
+  ZS_CHECK(place != slots_.end(), "no scalars for {} updates", slot.before.updates);
   return place - slots_.begin();
 }
 
@@ -110,8 +113,8 @@ std::uint64_t Optimizer::slots_key() const {
   std::uint64_t key = slots_.size();
   if (slots_.size() == 1) return key;
   for (const Unit& unit : units_)
-    for (const std::int64_t updates : unit.updates)
-      key = mix64(key ^ static_cast<std::uint64_t>(slots_.front().updates - updates));
+    for (const Progress& progress : unit.progress)
+      key = mix64(key ^ static_cast<std::uint64_t>(slots_.front().before.updates - progress.updates));
   return key;
 }
 
@@ -120,22 +123,26 @@ void Optimizer::set_scalars(float lr, std::int64_t step_number) {
     throw UsageError(fmt::format("the optimizer's step has the number {}", step_number), "count steps from 1");
   if (!std::isfinite(lr) || lr < 0)
     throw UsageError(fmt::format("the learning rate is {}", lr), "pass a finite number, 0 or above");
+  if (is_swapped_)
+    throw UsageError(fmt::format("a step of {} from the weights of an evaluation", name_),
+                     "call swap_average() again before it");
+  lr_ = lr;
   executor_.due_updates().settle();  // they go by the last ones
   executor_.context().stream().wait(scalars_read_);
   set_slots();
   std::vector<StepScalars> values;
-  for (const auto& [updates, lr_scale] : slots_) {
+  for (const auto& [before, lr_scale] : slots_) {
     StepScalars scalars{.lr = lr * lr_scale,
                         .bias_correction1 = 1,
                         .bias_correction2 = 1,
                         .clip_coefficient = 1,
                         .grad_norm = 0,
                         .skip = 0};
-    set_corrections(scalars, updates);
+    set_corrections(scalars, before);
     values.push_back(scalars);
   }
-  for (std::size_t i = 0; has_average() && i < slots_.size(); ++i)
-    values.push_back({.lr = slots_[i].updates == 0 ? 1.0f : 1.0f - options_.average,
+  for (std::size_t i = 0; options_.average > 0 && i < slots_.size(); ++i)
+    values.push_back({.lr = slots_[i].before.updates == 0 ? 1.0f : 1.0f - options_.average,
                       .bias_correction1 = 1,
                       .bias_correction2 = 1,
                       .clip_coefficient = -1,
@@ -148,7 +155,7 @@ void Optimizer::set_scalars(float lr, std::int64_t step_number) {
   executor_.order_check().set("number of the step", fmt::to_string(step_number));
 }
 
-void Optimizer::set_corrections(StepScalars&, std::int64_t) const {}
+void Optimizer::set_corrections(StepScalars&, const Progress&) const {}
 
 /// Loads what the host keeps of a unit and its state: in this order in its window.
 HostLink::Window Optimizer::load(std::size_t unit) {
@@ -282,7 +289,7 @@ void Optimizer::note_updated(std::size_t unit) {
   makes_copies_ = copies();
   for (std::size_t i = 0; i < flat.parameters.size(); ++i) {
     const bool is_updated = flat.grad_is_written && flat.parameters[i]->is_trainable();
-    units_[unit].slots[i] = is_updated ? place_of({units_[unit].updates[i], units_[unit].lr_scales[i]}) : kNotUpdated;
+    units_[unit].slots[i] = is_updated ? place_of({units_[unit].progress[i], units_[unit].lr_scales[i]}) : kNotUpdated;
   }
 }
 
@@ -311,7 +318,7 @@ void Optimizer::update(const Buffer& weight) {
       if (!has_window(unit)) apart.push_back({unit, parts(unit, true, held_of(unit, {}))});
     update_apart(std::move(apart));
   }
-  if (has_average()) update_average();
+  if (options_.average > 0) update_average();
   count_updates();
   executor_.clear_gradients();
   executor_.masters_updated();
@@ -320,8 +327,13 @@ void Optimizer::update(const Buffer& weight) {
 
 void Optimizer::count_updates() {
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    for (std::size_t i = 0; i < units_[unit].updates.size(); ++i)
-      units_[unit].updates[i] += std::int64_t{is_updated(unit, i)};
+    for (std::size_t i = 0; i < units_[unit].progress.size(); ++i) {
+      if (!is_updated(unit, i)) continue;
+      Progress& progress = units_[unit].progress[i];
+      const auto lr = static_cast<double>(lr_ * units_[unit].lr_scales[i]);
+      ++progress.updates;
+      if (definition_.sums_squared_lr) progress.squared_lr += lr * lr;
+    }
   }
 }
 

@@ -99,8 +99,8 @@ class Optimizer {
   /// `weight`: f32 (1) on the device, the same on every rank: where it is 0 the step is skipped, as one of gradients
   /// that are not finite; empty: it is not asked.
   void update(const Buffer& weight = {});
-  /// The device has done the last update's work again.
-  void note_replayed() { count_updates(); }
+  /// The device has done an update's work: what update() does itself, and who replays its work behind that.
+  void count_updates();
   std::uint64_t slots_key() const;
   /// Steps that were skipped since this began, their gradients not being finite, or their weight 0. Waits for the
   /// device.
@@ -108,10 +108,10 @@ class Optimizer {
   /// f32 (1) on the device: the global norm of the last step's gradients before clipping.
   Buffer grad_norm() const;
 
-  /// Exchanges the weights and their average, for an evaluation, and back; nothing before the first update. Collective;
-  /// blocks; between steps. UsageError where there is none.
+  /// Exchanges the weights and their average (OptimizerOptions::average, or Definition::evaluation), for an evaluation,
+  /// and back; nothing before the first update. Collective; blocks; between steps. UsageError where there is none.
   void swap_average();
-  bool has_average() const { return options_.average > 0; }
+  bool has_average() const { return options_.average > 0 || definition_.evaluation; }
   /// Name of the average in checkpoints.
   static constexpr const char* kAverage = "average";
 
@@ -129,8 +129,8 @@ class Optimizer {
   StateForm form(std::size_t which) const {
     return which < definition_.forms.size() ? definition_.forms[which] : StateForm{};
   }
-  /// True if all state is f32, an element for each of the parameter's.
-  bool has_plain_state() const { return definition_.forms.empty(); }
+  /// True if all state is f32, an element for each of the parameter's, and there is no other.
+  bool has_plain_state() const { return definition_.forms.empty() && !definition_.sums_squared_lr; }
   /// Size in bytes of a unit's state that this rank holds.
   std::int64_t state_bytes(std::size_t unit) const;
   /// True if all of the unit's parameters have the state, in f32 as the masters lie.
@@ -150,13 +150,26 @@ class Optimizer {
   bool is_on_host(std::size_t unit) const {
     return executor_.units().at(unit).placement->options.residence.has_moments_on_host;
   }
-  /// Number of steps that have updated a parameter of a unit.
-  std::int64_t updates(std::size_t unit, std::size_t parameter) const { return of_unit(unit).updates.at(parameter); }
-  void set_updates(std::size_t unit, std::size_t parameter, std::int64_t updates) {
-    units_.at(unit).updates.at(parameter) = updates;
+  /// Progress of a parameter.
+  struct Progress {
+    std::int64_t updates = 0;  ///< number of steps that have updated it
+    double squared_lr = 0;     ///< sum of the squares of their learning rates, with Definition::sums_squared_lr
+    auto operator<=>(const Progress&) const = default;
+  };
+  /// Progress::updates of a parameter of a unit.
+  std::int64_t updates(std::size_t unit, std::size_t parameter) const {
+    return of_unit(unit).progress.at(parameter).updates;
   }
+  /// Progress of a parameter of a unit, which a load sets.
+  Progress& progress(std::size_t unit, std::size_t parameter) { return units_.at(unit).progress.at(parameter); }
 
- protected:
+  /// Weights that a model is evaluated, exported and used with, where these are not the masters: master + factor *
+  /// state. Whoever has them validates, and saves what is for others, between two swap_average().
+  struct Evaluation {
+    std::size_t state;  ///< its place among state_names(), f32
+    float factor;
+  };
+  /// Definition of a kind of optimizer.
   struct Definition {
     std::string name;                     ///< "AdamW": of launches, in lower case, and errors
     std::vector<std::string> state = {};  ///< "m", "v": f32, which begin as zeros
@@ -167,7 +180,12 @@ class Optimizer {
     std::function<bool(std::size_t which, const FlatView& parameter)> has_state = {};
     /// Tells if update_apart() updates a parameter, and slice_update() does not; none: there are no such parameters.
     std::function<bool(const FlatView& parameter)> is_apart = {};
+    std::optional<Evaluation> evaluation = {};  ///< none: the masters are the weights for use
+    bool sums_squared_lr = false;               ///< see Progress
   };
+  const Definition& definition() const { return definition_; }
+
+ protected:
   Optimizer(Executor& executor, const Definition& definition, const OptimizerOptions& options);
 
   /// Elements of one parameter, f32, on the device.
@@ -195,8 +213,8 @@ class Optimizer {
   static UnitUpdate of_each(Update update);
   /// True if the update writes the bf16 copy; else it is cast from the masters after it.
   virtual bool copies() const { return false; }
-  /// Fills the bias corrections for parameters that had `updates` updates before the step.
-  virtual void set_corrections(StepScalars& scalars, std::int64_t updates) const;
+  /// Fills the corrections of a step, whose learning rate is set, for parameters with this progress before it.
+  virtual void set_corrections(StepScalars& scalars, const Progress& before) const;
   /// Kernels of whoever runs what unit_update() is asked for: the device, or the host's processors (Residence).
   const KernelTable& kernels() const { return is_for_host_ ? cpu_kernels() : executor_.context().kernels(); }
   Executor& executor() { return executor_; }
@@ -250,13 +268,13 @@ class Optimizer {
     std::vector<Memory> state;
     std::vector<Range> held;                   // ranges that are updated here
     std::vector<std::vector<bool>> has_state;  // by state and parameter
-    std::vector<std::int64_t> updates;         // updates of each parameter
+    std::vector<Progress> progress;            // progress of each parameter
     std::vector<float> lr_scales;              // scale of each parameter's learning rate
     std::vector<std::int64_t> slots;           // slot of each parameter that the last update is of; else kNotUpdated
   };
   static constexpr std::int64_t kNotUpdated = -1;
   struct Slot {  // parameters whose scalars are alike
-    std::int64_t updates;
+    Progress before;
     float lr_scale;
     auto operator<=>(const Slot&) const = default;
   };
@@ -304,7 +322,6 @@ class Optimizer {
   std::vector<Part> parts(std::size_t unit, bool are_apart, const Held& held) const;
   void check_residence() const;
   void check_in_backward() const;
-  void count_updates();
   void count_skipped(const Buffer& weight);
   void report_skipped();
   void set_slots();
@@ -314,7 +331,7 @@ class Optimizer {
     return every_scalars().slice((slot_count() + slot) * kScalars, kScalars);
   }
   Buffer every_scalars() const {
-    return scalars_.buffer(DType::f32, slot_count() * kScalars * (has_average() ? 2 : 1));
+    return scalars_.buffer(DType::f32, slot_count() * kScalars * (options_.average > 0 ? 2 : 1));
   }
   void update_average();
   Buffer skips() const { return skips_.buffer(DType::f32, 1); }
@@ -326,7 +343,7 @@ class Optimizer {
   OptimizerOptions options_;
   std::vector<NamePattern> patterns_;  // patterns of the groups
   std::vector<Unit> units_;
-  std::vector<Slot> slots_{{0, 1}};  // slots that there are
+  std::vector<Slot> slots_{{{}, 1}};  // slots that there are
   std::optional<GradNorm> norm_;
   Memory scalars_, skips_;
   HostLink::Window ahead_;  // window of the unit whose update is left, and comes next
@@ -340,6 +357,8 @@ class Optimizer {
   bool is_confirmed_ = true;
   int hook_ = -1;  // hook of in_backward
   bool has_begun_ = false;
+  float lr_ = 0;                                                        // learning rate of the last step
+  bool is_swapped_ = false;                                             // the masters are those of an evaluation
   std::shared_ptr<bool> has_reported_ = std::make_shared<bool>(false);  // the stream's
 };
 

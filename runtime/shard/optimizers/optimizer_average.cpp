@@ -7,7 +7,7 @@
 
 namespace zs {
 
-/// Updates the average by the kernel of SGD: of a gradient -w, a decay of 1 and the learning rate 1 - average. What is
+/// Updates the average by the rule of SGD: of a gradient -w, a decay of 1 and the learning rate 1 - average. What is
 /// not trained, or not yet, is the weights.
 void Optimizer::update_average() {
   Context& context = executor_.context();
@@ -25,36 +25,50 @@ void Optimizer::update_average() {
     const Buffer master = executor_.units()[unit].master_buffer(), average = state(definition_.state.size(), unit);
     std::vector<UpdateRange> updates, copies;
     for (const Range& range : units_[unit].held) {
-      const std::int64_t count = units_[unit].updates[range.view];
+      const Progress& before = units_[unit].progress[range.view];
       const bool was_updated = is_updated(unit, range.view);
-      if (!was_updated && count > 0) continue;
+      if (!was_updated && before.updates > 0) continue;
       UpdateRange part{average.slice(range.offset, range.count), master.slice(range.offset, range.count)};
       part.weight_decay = 1;
-      if (was_updated) part.scalars = average_scalars(place_of({count, range.lr_scale}));
+      if (was_updated) part.scalars = average_scalars(place_of({before, range.lr_scale}));
       (was_updated ? updates : copies).push_back(part);
     }
     context.launch({"average:" + executor_.units()[unit].name, {master, average, every_scalars()}, {average}},
                    [&kernels = context.kernels(), updates, copies](ExecContext& exec) {
                      for (const UpdateRange& part : copies) kernels.copy(exec, part.master, part.grad);
-                     kernels.sgd(exec, updates, {0, false});
+                     kernels.update(exec, updates, SgdOptions{0, false});
                    });
   }
 }
 
-/// The gradient's shards, which nobody needs between steps, hold the one meanwhile.
+/// The gradient's shards, which nobody needs between steps, hold the one meanwhile; the masters themselves where what
+/// takes their place follows from them and a state.
 void Optimizer::swap_average() {
   if (!has_average()) throw UsageError(fmt::format("{} has no average", name_), "build it with one");
   executor_.step().check_between_steps("swap_average()");
   executor_.wait_readers();
   Context& context = executor_.context();
+  const std::optional<Evaluation>& evaluation = definition_.evaluation;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     const FlatParameter& flat = executor_.units()[unit];
     if (flat.is_frozen) continue;
     for (const Range& range : units_[unit].held) {
-      if (units_[unit].updates[range.view] == 0) continue;
+      if (units_[unit].progress[range.view].updates == 0) continue;
       const auto part = [&](const Buffer& all) { return all.slice(range.offset, range.count); };
-      const Buffer a = part(flat.master_buffer()), b = part(state(definition_.state.size(), unit)),
+      const Buffer a = part(flat.master_buffer()),
+                   b = part(state(evaluation ? evaluation->state : definition_.state.size(), unit)),
                    c = part(flat.held_grad_buffer());
+      if (evaluation) {
+        context.launch({"swap_evaluation", {a, b, c}, {a, c}},
+                       [&kernels = context.kernels(), a, b, c, is_back = is_swapped_,
+                        factor = evaluation->factor](ExecContext& exec) {
+                         kernels.copy(exec, is_back ? a : c, is_back ? c : a);
+                         if (is_back) return;
+                         kernels.scale(exec, a, b, factor);
+                         kernels.add(exec, a, a, c);
+                       });
+        continue;
+      }
       context.launch({"swap_average", {a, b}, {a, b, c}}, [&kernels = context.kernels(), a, b, c](ExecContext& exec) {
         kernels.copy(exec, c, a);
         kernels.copy(exec, a, b);
@@ -62,6 +76,7 @@ void Optimizer::swap_average() {
       });
     }
   }
+  is_swapped_ = evaluation && !is_swapped_;
   context.device().synchronize();
   executor_.masters_loaded();
 }

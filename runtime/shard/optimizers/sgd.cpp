@@ -30,7 +30,7 @@ Sgd::Sgd(Executor& executor, const SgdConfig& config)
 
 Optimizer::UnitUpdate Sgd::unit_update() const {
   return [&kernels = kernels(), config = config_](ExecContext& exec, const std::vector<Slice>& slices) {
-    kernels.sgd(exec, Slice::ranges_of(slices), {config.momentum, config.nesterov});
+    kernels.update(exec, Slice::ranges_of(slices), SgdOptions{config.momentum, config.nesterov});
   };
 }
 

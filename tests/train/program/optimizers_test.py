@@ -115,9 +115,35 @@ def averaged(train):
         return problems
 
 
+def evaluated_at_average(train):
+    """Schedule-free AdamW: validations, final weights, exports and --evaluate are of its average, at any number of ranks, and a run goes on bit by bit."""
+    keys = {"train__optimizer": "schedule_free_adamw", "train__lr": "1e-2", "run__validate_batches": 100, "data__validation_fraction": 0.2, **CUT}
+    with Folder(train) as folder:
+        first = folder.start(ranks=3, **keys)
+        whole = (harness.weights_hash(first.out), numbers(folder.path / "out"))
+        problems = [] if first.code == 0 else [str(first)]
+        lines = harness.read_metrics(folder.path / "out")
+        problems += [] if sum(line["allocations"] for line in lines[1:]) == 0 else ["memory beside what was planned"]
+        validated = [line["val_loss"] for line in lines if "val_loss" in line]
+        for name, source in (("run", "out"), ("checkpoint", "out/checkpoints/step-8")):
+            exported = harness.run([folder.train, "--export", name, source], 60, cwd=folder.path)
+            problems += [] if exported.code == 0 else [f"--export of a {name}: {exported}"]
+        files = [(folder.path / name / "model.safetensors").read_bytes() for name in ("run", "checkpoint")]
+        problems += [] if files[0] == files[1] else ["a checkpoint is exported otherwise than its run"]
+        evaluated = [harness.run([folder.train, "--evaluate", source], 60, cwd=folder.path).out for source in ("out", "out/checkpoints/step-8")]
+        problems += [] if evaluated[0] == evaluated[1] else [f"a checkpoint is evaluated otherwise than its run: {evaluated}"]
+        loss = float(evaluated[0].split()[1])  # over the last tokens too, which are no whole window
+        problems += [] if abs(loss - validated[-1]) < 2e-3 else [f"validated {validated}, evaluated {loss}"]
+        for ranks, other in ((None, {}), (2, {"shard__strategy": "zero2", "run__validate_every": 1}), (4, {"shard__layout": "per_parameter"})):
+            result = folder.start("--resume", "out/checkpoints/step-4", "--overwrite", ranks=ranks, **{**keys, **other})
+            wanted = whole if "run__validate_every" not in other else (whole[0], numbers(folder.path / "out"))
+            problems += [f"{ranks} ranks, {other}: {p}" for p in compare(folder, result, wanted)]
+        return problems
+
+
 def main():
     harness.begin()
-    return harness.run_cases((resumed, chosen, requested, averaged))
+    return harness.run_cases((resumed, chosen, requested, averaged, evaluated_at_average))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,44 @@
+#include "runtime/shard/optimizers/schedule_free.h"
+
+#include <fmt/format.h>
+
+#include "runtime/base/usage_error.h"
+#include "runtime/shard/optimizers/adamw.h"
+
+namespace zs {
+namespace {
+
+const ScheduleFreeConfig& checked(const ScheduleFreeConfig& config) {
+  checked_adamw("ScheduleFreeAdamW", {.beta1 = config.beta1, .beta2 = config.beta2, .eps = config.eps});
+  if (config.beta1 == 0)
+    throw UsageError("ScheduleFreeAdamW: a beta1 of 0, where gradients say nothing of the average", "pass more than 0");
+  return config;
+}
+
+}  // namespace
+
+ScheduleFreeAdamW::ScheduleFreeAdamW(Executor& executor, const ScheduleFreeConfig& config)
+    : Optimizer(executor,
+                {.name = "ScheduleFreeAdamW",
+                 .state = {"offset", "v"},
+                 .settings = {{"ScheduleFreeAdamW's beta1", fmt::to_string(checked(config).beta1)},
+                              {"ScheduleFreeAdamW's beta2", fmt::to_string(config.beta2)},
+                              {"ScheduleFreeAdamW's eps", fmt::to_string(config.eps)}},
+                 .evaluation = Evaluation{0, (config.beta1 - 1) / config.beta1},
+                 .sums_squared_lr = true},
+                shared_options(config)),
+      config_(config) {}
+
+void ScheduleFreeAdamW::set_corrections(StepScalars& scalars, const Progress& before) const {
+  set_adamw_corrections(scalars, before.updates, config_.beta1, config_.beta2);
+  const auto lr = static_cast<double>(scalars.lr);
+  scalars.bias_correction1 = lr == 0 ? 0.0f : static_cast<float>(lr * lr / (before.squared_lr + lr * lr));
+}
+
+Optimizer::UnitUpdate ScheduleFreeAdamW::unit_update() const {
+  return [&kernels = kernels(), config = config_](ExecContext& exec, const std::vector<Slice>& slices) {
+    kernels.update(exec, Slice::ranges_of(slices), ScheduleFreeOptions{config.beta1, config.beta2, config.eps});
+  };
+}
+
+}  // namespace zs
