@@ -77,11 +77,14 @@ struct DatasetOptions {
   std::vector<double> weights = {};                      ///< of each of `train`, which then are sources of their own
   double validation_fraction = 0.1;                      ///< 0 with weights
   std::vector<std::string> folders = {};
-  std::int64_t sequence = 0, vocab = 0;
+  std::int64_t sequence = 0, vocab = 0;  ///< sequence 0, of documents: as the longest one, at most `most_sequence`
+  std::int64_t most_sequence = 0;
+  bool has_fixed_vocab = false;  ///< the tokenizer may have more ids than `vocab`, as long as no text has one
   std::uint64_t seed = 0;
   std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< of text: its ids are the tokens, not bytes
   int threads = 1;                                       ///< that tokenize
   DocumentOptions documents = {};                        ///< of text
+  SpecialTokens special = SpecialTokens::automatic;      ///< tokens beside those of a text
 };
 
 struct Dataset {
@@ -104,6 +107,11 @@ SampleSource open_documents(const DatasetOptions& options, const std::vector<std
 /// Opens all files and looks at what they are. Their ids are checked when they are read, or by `verify`. Throws
 /// Error(dataset).
 Dataset open_dataset(const DatasetOptions& options);
+
+/// Document `number`, from 1 on, of the training data, in the order of the files, as it is trained on: its tokens with
+/// what they stand for, and which of them are targets. Of a stream: its sequences. Throws what open_dataset throws, and
+/// Error(usage) where there are fewer.
+std::string show_document(const DatasetOptions& options, std::int64_t number);
 
 /// What a checkpoint says of its data, so that a run that goes on can say what has become another.
 struct DataFacts {

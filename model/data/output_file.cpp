@@ -14,6 +14,8 @@
 namespace zs {
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+  if (std::error_code failed; std::filesystem::is_directory(path_, failed))
+    throw Error(ExitCode::cannot_create, "a folder is in the way of the file", path_, "name a file");
   // The process id and O_EXCL keep two writers of one path apart; a number is left over only by a killed process.
   for (int attempt = 0; attempt < 100 && descriptor_ < 0; ++attempt) {
     temporary_ = fmt::format("{}.{}-{}.tmp", path_, ::getpid(), attempt);

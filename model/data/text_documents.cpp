@@ -25,6 +25,23 @@ std::string names_of(const nlohmann::json& object) {
   return names.empty() ? "no fields" : names;
 }
 
+/// Advice for a line that is no JSON.
+std::string advice(std::string_view line, std::size_t byte, std::string_view reason) {
+  if (line[line.find_first_not_of(" \t")] == '[')
+    return "a JSON array becomes one object a line with: jq -c '.[]' FILE";
+  const std::string_view rest = line.substr(std::min(byte > 0 ? byte - 1 : 0, line.size()));
+  const auto is_at = [&](std::string_view word) {  // the parser stops within it
+    const std::size_t found = line.substr(0, std::min(line.size(), byte + word.size())).rfind(word);
+    return found != line.npos && found + word.size() >= byte;
+  };
+  if (is_at("NaN") || is_at("Infinity"))
+    return "JSON has no NaN and no Infinity, which Python writes: leave the field out, or write null";
+  if (reason.find("surrogate") != reason.npos)
+    return "an escape \\ud800 to \\udfff alone is half a character: leave it out, or write the whole one";
+  return rest.empty() ? "the line ends within the object: write one JSON object a line, whole"
+                      : "write one JSON object a line, in UTF-8";
+}
+
 nlohmann::json parse_line(std::string_view line, const std::string& where) {
   if (line.find_first_not_of(" \t\r") == line.npos)
     throw bad_data("the line is empty, and no JSON object", where, "leave it out");
@@ -33,17 +50,22 @@ nlohmann::json parse_line(std::string_view line, const std::string& where) {
     object = nlohmann::json::parse(line);
   } catch (const nlohmann::json::parse_error& error) {
     throw bad_data(fmt::format("the line is not JSON, from its byte {} on", error.byte), where,
-                   "write one JSON object a line, in UTF-8");
+                   advice(line, error.byte, error.what()));
   }
   if (!object.is_object())
     throw bad_data(fmt::format("the line is a JSON {}, not an object", object.type_name()), where,
-                   "write one JSON object a line");
+                   object.is_array() ? "a JSON array becomes one object a line with: jq -c '.[]' FILE"
+                                     : "write one JSON object a line");
   return object;
 }
 
 std::string text_field(const nlohmann::json& object, const std::string& field, const char* key,
                        const std::string& where) {
   const auto found = object.find(field);
+  for (const char* const chat : {"messages", "conversations"})
+    if ((found == object.end() || field == chat) && object.contains(chat) && object[chat].is_array())
+      throw bad_data(fmt::format("the line is a chat: its field \"{}\" is a list", chat), where,
+                     "render it with the model's chat template first (docs/fine-tuning.md, Chats)");
   if (found == object.end())
     throw bad_data(fmt::format("the line has no field \"{}\"", short_name(field)), where,
                    fmt::format("set {} to one of its fields: {}", key, names_of(object)));
@@ -76,6 +98,7 @@ void add_lines(std::string_view text, const std::string& file, const DocumentOpt
                std::vector<TextDocument>& documents) {
   for (std::int64_t number = 1; !text.empty(); ++number) {
     const std::size_t end = std::min(text.find('\n'), text.size());
+    if (text.find_first_not_of(" \t\r\n") == text.npos) return;  // blank lines at the end
     const std::string_view line = text.substr(0, end);
     std::string where = fmt::format("{}:{}", file, number);
     documents.push_back(options.format == DocumentFormat::jsonl ? json_document(line, options, std::move(where))

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "runtime/base/check.h"
+#include "runtime/base/not_fetched.h"
 
 namespace zs {
 
@@ -36,6 +37,7 @@ std::string read_tokenizer_file(const std::string& path) {
   }
   ::close(descriptor);
   if (!problem.empty()) throw fail(problem);
+  if (is_lfs_pointer(text)) throw Error(ExitCode::model, kLfsPointer, path, kFetchLfs);
   return text;
 }
 

@@ -14,24 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kLargestId = (1 << 24) - 1;
 constexpr int kDeepestNesting = 24, kMostSteps = 64;
 constexpr const char* kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
-json parse(const std::string& path) {
-  const std::string text = read_tokenizer_file(path);
-  try {
-    return json::parse(text, [&](int depth, json::parse_event_t, json&) {
-      if (depth > kDeepestNesting)
-        throw Error(ExitCode::model, fmt::format("the JSON is nested more than {} deep", kDeepestNesting), path);
-      return true;
-    });
-  } catch (const json::exception& error) {
-    std::string reason = error.what();
-    reason.erase(0, reason.find("] ") == std::string::npos ? 0 : reason.find("] ") + 2);
-    throw Error(ExitCode::model, "the file is no valid JSON: " + reason, path, "fetch or write it again");
-  }
-}
 
 /// Calls `step(fields, type)` for the object under `key`, or for each that its Sequences hold under `list`.
 template <class Step>
@@ -185,7 +169,7 @@ std::vector<AddedToken> read_added_tokens(Fields& top) {
   for (std::size_t i = 0; i < list.size(); ++i) {
     Fields fields = top.element(list, "added_tokens", i);
     AddedToken token;
-    token.id = static_cast<std::int32_t>(fields.integer("id", kLargestId));
+    token.id = static_cast<std::int32_t>(fields.integer("id", kLargestTokenId));
     token.content = fields.text("content");
     token.single_word = fields.boolean("single_word");
     token.lstrip = fields.boolean("lstrip");
@@ -206,7 +190,7 @@ void append_special(Fields& processor, Fields& piece, std::vector<std::int32_t>&
   Fields all = processor.object("special_tokens");
   Fields token = all.object(name.c_str());
   const json& list = token.array("ids");
-  for (const json& id : list) ids.push_back(static_cast<std::int32_t>(token.integer_of(id, "ids", kLargestId)));
+  for (const json& id : list) ids.push_back(static_cast<std::int32_t>(token.integer_of(id, "ids", kLargestTokenId)));
 }
 
 SpecialFrame read_template(Fields& fields) {
@@ -231,7 +215,7 @@ SpecialFrame read_template(Fields& fields) {
 std::int32_t second_of_pair(Fields& fields, const char* key) {
   const json& pair = fields.array(key);
   if (pair.size() != 2) fields.fail(fmt::format("has a {} that is not [token, id]", key));
-  return static_cast<std::int32_t>(fields.integer_of(pair[1], key, kLargestId));
+  return static_cast<std::int32_t>(fields.integer_of(pair[1], key, kLargestTokenId));
 }
 
 /// One step around what the steps before have made.
@@ -258,8 +242,9 @@ void read_vocab(Fields& model, BpeSpec& spec) {
   std::unordered_set<std::int64_t> ids;
   spec.vocab.reserve(vocab.size());
   for (const auto& entry : vocab.items()) {
-    if (!entry.value().is_number_integer() || entry.value() < 0 || entry.value() > kLargestId)
-      model.fail(fmt::format("has a token '{}' whose id is no number from 0 to {}", shown(entry.key()), kLargestId));
+    if (!entry.value().is_number_integer() || entry.value() < 0 || entry.value() > kLargestTokenId)
+      model.fail(
+          fmt::format("has a token '{}' whose id is no number from 0 to {}", shown(entry.key()), kLargestTokenId));
     const auto id = entry.value().get<std::int32_t>();
     if (!ids.insert(id).second)
       model.fail(fmt::format("has two tokens of id {}, one of them '{}'", id, shown(entry.key())));
@@ -311,8 +296,23 @@ BpeSpec read_model(Fields model) {
 
 }  // namespace
 
+nlohmann::json read_tokenizer_document(const std::string& path) {
+  const std::string text = read_tokenizer_file(path);
+  try {
+    return nlohmann::json::parse(text, [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+      if (depth > kDeepestNesting)
+        throw Error(ExitCode::model, fmt::format("the JSON is nested more than {} deep", kDeepestNesting), path);
+      return true;
+    });
+  } catch (const nlohmann::json::exception& error) {
+    std::string reason = error.what();
+    reason.erase(0, reason.find("] ") == std::string::npos ? 0 : reason.find("] ") + 2);
+    throw Error(ExitCode::model, "the file is no valid JSON: " + reason, path, "fetch or write it again");
+  }
+}
+
 TokenizerSpec read_tokenizer_json(const std::string& path) {
-  const json document = parse(path);
+  const json document = read_tokenizer_document(path);
   Fields top(document, path, "");
   TokenizerSpec spec;
   top.ignore({"padding"});  // of batches
@@ -333,18 +333,6 @@ TokenizerSpec read_tokenizer_json(const std::string& path) {
   spec.added_tokens = read_added_tokens(top);
   top.check_all_read();
   return spec;
-}
-
-TokenizerConfig read_tokenizer_config(const std::string& path) {
-  const json document = parse(path);
-  Fields top(document, path, "");
-  TokenizerConfig config;
-  config.add_bos_token = top.boolean("add_bos_token", false);
-  config.add_eos_token = top.boolean("add_eos_token", false);
-  const json* const token = top.find("eos_token");
-  if (token != nullptr)
-    config.eos_token = token->is_string() ? token->get<std::string>() : top.object("eos_token").text("content");
-  return config;
 }
 
 }  // namespace zs

@@ -4,10 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/not_fetched.h"
 
 namespace zs {
 
@@ -23,6 +25,12 @@ RegularFile::RegularFile(std::string path) : path_(std::move(path)) {
     throw Error(ExitCode::model, "this is no regular file", path_, "name a file of weights, or its folder");
   }
   bytes_ = status.st_size;
+  std::array<char, 64> head{};
+  const ssize_t have = ::pread(descriptor_, head.data(), head.size(), 0);
+  if (have > 0 && is_lfs_pointer({head.data(), static_cast<std::size_t>(have)})) {
+    ::close(descriptor_);
+    throw Error(ExitCode::model, kLfsPointer, path_, kFetchLfs);
+  }
   identity_ = fmt::format("{}.{}.{}.{}.{}", status.st_dev, status.st_ino, status.st_size, status.st_mtim.tv_sec,
                           status.st_mtim.tv_nsec);
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "model/tokenizer/tokenizer_config.h"
 #include "model/weights/safetensors.h"
 #include "model/weights/weight_files.h"
 
@@ -47,6 +48,7 @@ void write_tensors(ParameterSource& source, const std::vector<ExportedTensor>& t
   for (const ExportedTensor& tensor : tensors) {
     for_each_piece(source, tensor, kExportElems, [&](const float* values, std::int64_t count) {
       const std::int64_t bytes = count * bits_of(dtype) / 8;
+      check_overflow(dtype, values, count, tensor.name);
       if (dtype == FileDType::f32) return file.append(values, bytes);
       stored.resize(static_cast<std::size_t>(bytes));
       from_f32(dtype, values, stored.data(), count);
@@ -123,15 +125,32 @@ void export_file(ParameterSource& source, const TensorMap& map, const std::strin
   write_tensors(source, exported_tensors(map, source.parameters()), path, FileDType::f32);
 }
 
-void copy_companions(const std::string& from, const std::string& to) {
-  for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
-                           "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
-                           "chat_template.jinja", "chat_template.json"}) {
-    std::error_code failed;
-    if (!fs::is_regular_file(fs::path(from) / name, failed)) continue;
+void check_overflow(FileDType dtype, const float* values, std::int64_t count, const std::string& tensor) {
+  if (const auto value = first_overflow(dtype, values, count))
+    throw Error(ExitCode::model, fmt::format("{} would be infinite as {}", *value, name_of(dtype)), tensor,
+                dtype == FileDType::f16 ? "export as bf16 or f32" : "export as f32");
+}
+
+void copy_companions(const std::string& model, const std::string& tokenizer, const std::string& to) {
+  std::error_code failed;
+  const auto copy = [&](const fs::path& from, const fs::path& name) {
+    if (!fs::is_regular_file(from, failed)) return;
     constexpr std::int64_t kMost = std::int64_t{1} << 30;
-    write_file_atomically((fs::path(to) / name).string(), read_text_file((fs::path(from) / name).string(), kMost));
-  }
+    write_file_atomically((fs::path(to) / name).string(), read_text_file(from.string(), kMost));
+  };
+  if (!model.empty()) copy(fs::path(model) / "generation_config.json", "generation_config.json");
+  if (tokenizer.empty()) return;
+  const TokenizerFiles files = find_tokenizer_files(tokenizer);
+  copy(files.json, "tokenizer.json");
+  copy(files.pieces, "tokenizer.model");
+  const fs::path folder = files.folder;
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+                           "merges.txt", "chat_template.jinja", "chat_template.json"})
+    copy(folder / name, name);
+  const fs::path templates = "additional_chat_templates";
+  if (fs::is_directory(folder / templates, failed)) fs::create_directory(to / templates, failed);
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder / templates, failed))
+    copy(entry.path(), templates / entry.path().filename());
 }
 
 OutputFolder::OutputFolder(std::string path) : path_(std::move(path)) {

@@ -57,8 +57,12 @@ void export_safetensors(ParameterSource& source, const TensorMap& map, const std
 /// The same as one f32 file of this name. Error(io), Error(cannot_create).
 void export_file(ParameterSource& source, const TensorMap& map, const std::string& path);
 
-/// Tokenizer files and generation_config.json, as far as they are there.
-void copy_companions(const std::string& from, const std::string& to);
+/// Error(model) where a number of `tensor` would become infinite as `dtype`.
+void check_overflow(FileDType dtype, const float* values, std::int64_t count, const std::string& tensor);
+
+/// Into the folder `to`, as far as they are there: generation_config.json of a model's folder, and a tokenizer's files;
+/// `tokenizer`: its folder, or one of its files.
+void copy_companions(const std::string& model, const std::string& tokenizer, const std::string& to);
 
 /// A folder that appears whole or not at all: written beside its place, and renamed by commit(). Error(cannot_create)
 /// where the place is taken by more than an empty folder.

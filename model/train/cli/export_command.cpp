@@ -1,6 +1,7 @@
 #include "model/train/cli/export_command.h"
 
 #include "model/train/config/expand_path.h"
+#include "runtime/base/standard_streams.h"
 
 namespace zs {
 
@@ -13,7 +14,10 @@ void add_export_options(CLI::App& app, ExportJob& job) {
       ->check([](const std::string& text) { return text.empty() ? std::string("needs a new folder") : std::string(); });
   app.add_flag("--average", job.is_average,
                "with --export of a run or a checkpoint: the average of the weights that it trained with train.average");
-  app.add_option("--dtype", job.dtype, "with --export: f32, bf16, f16 or, of a GGUF file, q8_0; f32 if not given")
+  app.add_option(
+         "--dtype", job.dtype,
+         "with --export: f32, bf16, f16 or, of a GGUF file, q8_0; if not given what the folder has that the model "
+         "came from, else f32")
       ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0"}));
   app.add_option("--shard-mib", job.shard_mib, "with --export: about how many MiB a file of weights has at most")
       ->check(CLI::Range(1, 1 << 30));
@@ -26,7 +30,7 @@ std::string export_from(ExportJob& job, const std::string& from) {
                 "name a run, a checkpoint, a configuration or a model's folder");
   job.from = expand_path(from);
   job.to = expand_path(job.to);
-  export_model(job);
+  for (const std::string& line : export_model(job)) print_to_stderr("train: warning: {}\n", line);
   return fmt::format("exported to {}\n", job.to);
 }
 

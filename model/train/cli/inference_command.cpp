@@ -14,6 +14,19 @@ namespace {
 
 std::string not_empty(const std::string& text) { return text.empty() ? "needs a name" : ""; }
 
+/// From 0 on; nan is no number.
+CLI::Validator number_within(double most) {
+  return CLI::Validator(
+      [most](const std::string& text) {
+        double value = 0;
+        const bool is_number = CLI::detail::lexical_cast(text, value);
+        return is_number && value >= 0 && value <= most
+                   ? std::string()
+                   : fmt::format("needs a number from 0 to {}, not {}", most, text);
+      },
+      "");
+}
+
 /// "1,2,3"
 std::string parse_ids(const std::string& text, std::vector<std::int32_t>& ids) {
   ids.clear();
@@ -55,7 +68,7 @@ void add_sample_options(CLI::App& app, InferenceCommand& command) {
                 ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000000}))
                 ->type_name("N"));
   of_sample(app.add_option("--temperature", sample.temperature, "with --sample: 0 takes the most likely token (0.8)")
-                ->check(CLI::Range(0.0, 1000.0))
+                ->check(number_within(1000))
                 ->type_name("T"));
   of_sample(
       app.add_option("--top-k", sample.top_k, "with --sample: draw from the K most likely tokens; 0: from all (0)")
@@ -63,10 +76,13 @@ void add_sample_options(CLI::App& app, InferenceCommand& command) {
           ->type_name("K"));
   of_sample(app.add_option("--top-p", sample.top_p,
                            "with --sample: draw from the most likely tokens that together have this probability (1)")
-                ->check(CLI::Range(0.0, 1.0))
+                ->check(number_within(1))
                 ->type_name("P"));
   of_sample(app.add_option("--seed", sample.seed, "with --sample: of the random numbers (train.seed)")
-                ->check(CLI::Range(std::int64_t{0}, std::numeric_limits<std::int64_t>::max()))
+                ->check([](const std::string& text) {
+                  const auto seed = parse_integer<std::int64_t>(text);
+                  return seed && *seed >= 0 ? std::string() : "needs an integer from 0 to 2^63 - 1, not " + text;
+                })
                 ->type_name("N"));
 }
 

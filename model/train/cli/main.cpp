@@ -117,10 +117,8 @@ Loaded load(const CommandLine& line, const char* program) {
   loaded.job.verify_order = line.verify_order;
   loaded.job.verify_data = line.verify_data;
   loaded.job.explain = line.explained;
-  std::error_code failed;
-  const auto executable = std::filesystem::read_symlink("/proc/self/exe", failed);
   loaded.job.started = program_start;
-  loaded.job.program_folder = (failed ? std::filesystem::path(program) : executable).parent_path().string();
+  loaded.job.program_folder = zs::program_folder(program);
   loaded.inference.evaluate.program_folder = loaded.job.program_folder;
   return loaded;
 }
@@ -230,10 +228,9 @@ int launch(const CommandLine& line, const char* program) {
     const auto world = zs::make_process_world(options, transport_for(loaded));
     return run_process(*world, loaded);
   }
-  const auto& comm = loaded.job.config.comm;
-  if (loaded.code == 0 && comm.ranks > 1 && line.dry_run.empty()) return run_threads(loaded, options);
+  if (loaded.code == 0 && config.comm.ranks > 1 && line.dry_run.empty()) return run_threads(loaded, options);
   auto world = zs::make_single_world(options);
-  if (loaded.code == 0 && comm.transport == "null") world = zs::make_null_world(std::move(world));
+  if (loaded.code == 0 && config.comm.transport == "null") world = zs::make_null_world(std::move(world));
   return run_process(*world, loaded);
 }
 
@@ -283,6 +280,14 @@ void take_files(CommandLine& line, zs::TokenizeJob& tokenized) {
   tokenized.inputs.clear();
 }
 
+void take_misplaced(CommandLine& line, const zs::TokenizeJob& tokenized, const zs::ShowDocument& shown,
+                    const zs::ReportJob& report, const std::string& other) {
+  if (!line.problem) line.problem = zs::misplaced(line.inference, other);
+  if (!line.problem) line.problem = zs::misplaced(tokenized);
+  if (!line.problem) line.problem = zs::misplaced(shown, other);
+  if (!line.problem) line.problem = zs::misplaced(report, line.config_path, line.inference, other);
+}
+
 /// Where one rank is enough, and mpirun has started several: whether it is this one.
 bool is_first_started() {
   const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
@@ -324,6 +329,7 @@ int parse_and_run(int argc, char** argv) {
   bool wants_keys = false;
   std::string verified, verified_weights;
   zs::TokenizeJob tokenized;
+  zs::ShowDocument shown;
   zs::ExportJob exported;
   zs::ReportJob report;
   add_run_options(app, line);
@@ -337,6 +343,7 @@ int parse_and_run(int argc, char** argv) {
   zs::add_export_options(app, exported);
   zs::add_report_options(app, report);
   zs::add_tokenize_options(app, tokenized);
+  zs::add_show_options(app, shown);
   zs::add_inference_options(app, line.inference);
   app.add_flag("--help-config", wants_keys, "list every key of the configuration");
   app.set_version_flag("--version", [] { return zs::describe_build(); });
@@ -349,18 +356,14 @@ int parse_and_run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     line.problem = Error(ExitCode::usage, error.what(), "command line", "see train --help");
   }
-  if (wants_keys) {
-    return print_answer(zs::config_help());
-  }
+  if (wants_keys) return print_answer(zs::config_help());
   if (!line.problem) line.problem = line.plan.misplaced(line.dry_run);
   take_explained(line);
   if (!report.of.empty()) report.out = std::exchange(tokenized.out, {});
   take_fit(line, tokenized);
   const std::string other = of_another_task(line, verified, verified_weights, tokenized, exported);
   if (line.inference.is_wanted()) take_files(line, tokenized);
-  if (!line.problem) line.problem = zs::misplaced(line.inference, other);
-  if (!line.problem) line.problem = zs::misplaced(tokenized);
-  if (!line.problem) line.problem = zs::misplaced(report, line.config_path, line.inference, other);
+  take_misplaced(line, tokenized, shown, report, other);
   if (!line.problem && !report.of.empty()) return is_first_started() ? print_answer(zs::write_report(report)) : 0;
   if (!line.problem && !tokenized.tokenizer.empty()) return zs::tokenize(tokenized, line.config_path);
   if (!line.problem && !exported.to.empty())
@@ -375,6 +378,8 @@ int parse_and_run(int argc, char** argv) {
     return print_answer(zs::describe_weights(zs::expand_path(verified_weights)));
   if (!line.problem && line.config_path.empty() && !line.inference.is_wanted())
     line.problem = Error(ExitCode::usage, "no configuration file", "command line", "give one: train CONFIG.toml");
+  if (!line.problem && shown.is_wanted())
+    return is_first_started() ? print_answer(zs::show_document(shown, line.config_path, line.overrides, argv[0])) : 0;
   zs::install_stop_signals();
   return launch(line, argv[0]);
 }

@@ -262,7 +262,8 @@ constexpr std::array kRunningKeys = {
         "A new folder into which the end of the run writes the model as transformers loads it, or a new file NAME.gguf "
         "(docs/huggingface.md); empty: none."},
     ConfigKey{"run.export_dtype", [](Config& c) -> ConfigSlot { return &c.run.export_dtype; }, any, "f32|bf16|f16|q8_0",
-              "", "What its weights are stored in; `q8_0` in a GGUF file only."},
+              "`\"f32\"`; beside `model.path` what that folder has",
+              "What its weights are stored in; `q8_0` in a GGUF file only."},
     ConfigKey{"run.export_shard_mib", [](Config& c) -> ConfigSlot { return &c.run.export_shard_mib; }, between(1, 1e9),
               "", "", "About how much a file of its weights has at most; more go into several files with an index."},
     ConfigKey{"run.tensorboard", [](Config& c) -> ConfigSlot { return &c.run.tensorboard; }, any, "", "",

@@ -166,7 +166,7 @@ void Trainer::finish(std::int64_t steps_done, bool was_stopped) {
   if (is_first() && has_results() && !was_stopped) say_best(steps_done);
   if (has_results() && !was_stopped && config_.run.sample_tokens > 0) print_sample();
   if (is_first() && has_results() && !was_stopped && !config_.run.export_to.empty()) {
-    export_run(config_, run_dir_ + "/model.safetensors");
+    for (const std::string& line : export_run(config_, run_dir_ + "/model.safetensors")) tell("warning", line);
     print_to_stdout("exported to {}\n", config_.run.export_to);
   }
   if (is_first() && has_results() && !was_stopped && !config_.lora.export_to.empty()) {

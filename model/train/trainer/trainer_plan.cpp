@@ -201,6 +201,9 @@ void Trainer::open_data() {
   options.tokenizer = tokenizer_;
   options.threads = share_.threads;
   dataset_ = open_dataset(options);
+  has_own_sequence_ = config_.train.sequence == 0;
+  resolve_by_data(job_.config, dataset_->train.sequence(), dataset_->train.windows());
+  if (job_.other) resolve_by_data(*job_.other, dataset_->train.sequence(), dataset_->train.windows());
   // What is wrong with the prompt shall not come out at the end.
   if (config_.run.sample_tokens > 0)
     SampleText(config_, tokenizer_.get()).prompt(config_.run.sample_prompt, "run.sample_prompt");
