@@ -59,10 +59,13 @@ void append_as(std::vector<std::byte>& bytes, const std::vector<std::int32_t>& i
 
 Error outside_vocabulary(std::uint32_t id, std::int64_t vocab, const std::string& where) {
   const bool is_possible = id < Corpus::kMostVocab;
-  return bad_data(fmt::format("token {} is outside the vocabulary of {}", id, vocab), where,
-                  is_possible
-                      ? fmt::format("set model.vocab to {} or more, or make the tokens again", std::int64_t{id} + 1)
-                      : "no vocabulary is as large: see data.token_bytes, or make the tokens again");
+  return bad_data(
+      fmt::format("token {} is outside the vocabulary of {}", id, vocab), where,
+      is_possible
+          ? fmt::format("set model.vocab to {} or more, or make the tokens again: with its tokenizer, where the "
+                        "model is that of a folder",
+                        std::int64_t{id} + 1)
+          : "no vocabulary is as large: see data.token_bytes, or make the tokens again");
 }
 
 }  // namespace

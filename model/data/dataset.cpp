@@ -9,21 +9,12 @@
 #include "model/data/bad_data.h"
 #include "model/data/data_digest.h"
 #include "model/data/data_files.h"
+#include "model/data/document_data.h"
 #include "model/data/permutation.h"
-#include "model/tokenizer/document_encoder.h"
 #include "runtime/base/check.h"
 
 namespace zs {
 namespace {
-
-void check_vocab(const DatasetOptions& options) {
-  if (!options.tokenizer) return;
-  const std::int64_t needed = options.tokenizer->vocab_size();
-  if (needed > options.vocab)
-    throw Error(ExitCode::config,
-                fmt::format("the tokenizer has ids up to {}, and model.vocab is {}", needed - 1, options.vocab),
-                "data.tokenizer", fmt::format("set model.vocab to {} or more", needed));
-}
 
 /// Tokenizes texts, in memory.
 std::shared_ptr<const Corpus> tokenize(const DatasetOptions& options, const std::vector<std::string>& files) {
@@ -32,14 +23,17 @@ std::shared_ptr<const Corpus> tokenize(const DatasetOptions& options, const std:
                           .vocab = options.vocab,
                           .token_bytes = token_bytes_for(options.tokenizer->vocab_size())};
   std::vector<std::byte> bytes;
-  encode_documents(*options.tokenizer, files, options.threads,
-                   [&](const std::vector<std::int32_t>& ids) { append_ids(bytes, ids, format.token_bytes); });
+  encode_documents(*options.tokenizer, files, options.threads, options.special,
+                   [&](const std::vector<std::int32_t>& ids) {
+                     const auto most = std::max_element(ids.begin(), ids.end());
+                     if (most != ids.end() && *most >= options.vocab)
+                       throw Error(ExitCode::dataset,
+                                   fmt::format("the text has token {} ('{}'), and the model has {} embeddings", *most,
+                                               options.tokenizer->id_to_token(*most).value_or(""), options.vocab),
+                                   where_of(files), "leave that token out, or use a model that has it");
+                     append_ids(bytes, ids, format.token_bytes);
+                   });
   return std::make_shared<const Corpus>(format, files, std::move(bytes));
-}
-
-std::string where_of(const Corpus& corpus) {
-  const std::size_t count = corpus.files().size();
-  return count == 0 ? "no files" : corpus.files().front() + (count == 1 ? "" : fmt::format(" and {} more", count - 1));
 }
 
 SampleSource make_source(const std::shared_ptr<const Corpus>& corpus, std::int64_t first, std::int64_t count,
@@ -47,22 +41,8 @@ SampleSource make_source(const std::shared_ptr<const Corpus>& corpus, std::int64
   if (count < options.sequence + 1)
     throw Error(ExitCode::dataset,
                 fmt::format("the {} data has {} tokens, one sample needs {}", part, count, options.sequence + 1),
-                where_of(*corpus), "add data, shorten train.sequence, or change data.validation_fraction");
+                where_of(corpus->files()), "add data, shorten train.sequence, or change data.validation_fraction");
   return SampleSource(corpus, first, count, options.sequence, seed);
-}
-
-EncodedDocuments encoded_documents(const DatasetOptions& options, const std::vector<std::string>& patterns) {
-  check_vocab(options);
-  const std::vector<std::string> files = find_data_files(patterns, options.folders, folder_suffix(options));
-  EncodedDocuments found = encode_texts(read_documents(files, options.documents), files,
-                                        {.tokenizer = options.tokenizer.get(),
-                                         .sequence = options.sequence,
-                                         .vocab = options.vocab,
-                                         .overlong = options.documents.overlong,
-                                         .threads = options.threads});
-  if (found.documents.empty())
-    throw Error(ExitCode::dataset, "the data has no documents", where_of(*found.corpus), "name files that have some");
-  return found;
 }
 
 /// The last documents of these, so many of all, and at least one; the others are left.
@@ -72,7 +52,8 @@ std::vector<Document> take_validation(EncodedDocuments& all, double fraction) {
   auto begin = documents.end() - std::max<std::ptrdiff_t>(1, share);
   while (begin != documents.begin() && std::prev(begin)->goes_on) --begin;  // all parts of a document
   if (begin == documents.begin())
-    throw Error(ExitCode::dataset, "one document is not enough to keep some for validation", where_of(*all.corpus),
+    throw Error(ExitCode::dataset, "one document is not enough to keep some for validation",
+                where_of(all.corpus->files()),
                 "add documents, name data.validation, or set data.validation_fraction = 0");
   std::vector<Document> last(begin, documents.end());
   documents.erase(begin, documents.end());
@@ -274,6 +255,11 @@ SampleSource open_documents(const DatasetOptions& options, const std::vector<std
 }
 
 Dataset open_dataset(const DatasetOptions& options) {
+  if (options.sequence == 0 && options.documents.format != DocumentFormat::stream) {
+    DatasetOptions own = options;
+    own.sequence = sequence_of_documents(options);
+    return open_dataset(own);
+  }
   ZS_CHECK(options.sequence >= 1, "sequence of {}", options.sequence);
   if (!options.weights.empty()) return open_mixed(options);
   if (options.documents.format != DocumentFormat::stream) return open_packed(options);

@@ -82,11 +82,14 @@ struct DatasetOptions {
   std::vector<double> weights = {};  ///< weight of each of `train`, which then are sources of their own
   double validation_fraction = 0.1;  ///< 0 with weights
   std::vector<std::string> folders = {};
-  std::int64_t sequence = 0, vocab = 0;
+  std::int64_t sequence = 0, vocab = 0;  ///< sequence 0, of documents: as the longest one, at most `most_sequence`
+  std::int64_t most_sequence = 0;
+  bool has_fixed_vocab = false;  ///< the tokenizer may have more ids than `vocab`, as long as no text has one
   std::uint64_t seed = 0;
   std::shared_ptr<const Tokenizer> tokenizer = nullptr;  ///< tokenizer of text: its ids are the tokens, not bytes
   int threads = 1;                                       ///< threads that tokenize
   DocumentOptions documents = {};                        ///< documents in text
+  SpecialTokens special = SpecialTokens::automatic;      ///< special tokens around a text
 };
 
 struct Dataset {
@@ -113,6 +116,11 @@ Dataset open_dataset(const DatasetOptions& options);
 /// Error(dataset) where no token is a target of those that are trained on, or of the first `validated` samples of the
 /// validation data; 0: nothing is validated.
 void check_targets(const Dataset& data, std::int64_t validated);
+
+/// Shows document `number`, from 1 on, of the training data, in the order of the files, as it is trained on: its tokens
+/// with what they stand for, and which of them are targets; of a stream its sequences. Throws what open_dataset throws,
+/// and Error(usage) where there are fewer.
+std::string show_document(const DatasetOptions& options, std::int64_t number);
 
 /// Facts that a checkpoint holds about its data, so that a run that goes on can say what has become another.
 struct DataFacts {

@@ -12,6 +12,7 @@
 #include "model/data/bad_data.h"
 #include "model/data/utf8.h"
 #include "runtime/base/check.h"
+#include "runtime/base/not_fetched.h"
 
 namespace zs {
 namespace {
@@ -110,6 +111,10 @@ std::optional<Signature> composed_signature(const FileHead& head) {
   const bool has_frame = bytes[0] == '\x80' && (bytes[1] == 4 || bytes[1] == 5) && bytes[2] == '\x95';
   if (has_frame && word64(bytes, 3) <= rest) return Signature{"", "a Python pickle", kConvert};
   return std::nullopt;
+}
+
+void refuse_pointer(const FileHead& head) {
+  if (is_lfs_pointer(head.bytes)) throw bad_data(kLfsPointer, head.path, kFetchLfs);
 }
 
 void refuse_other_files(const FileHead& head) {
@@ -295,6 +300,7 @@ bool looks_like_text(std::string_view bytes) {
 }
 
 TokenLayout recognize(const DataFormat& wanted, const FileHead& head) {
+  refuse_pointer(head);
   return wanted.kind == DataKind::text ? recognize_text(head) : recognize_tokens(wanted, head);
 }
 

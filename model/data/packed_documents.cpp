@@ -27,12 +27,9 @@ struct EncodedText {
 /// Encodes texts on several threads, each whichever is next.
 class TextEncoder {
  public:
-  TextEncoder(const std::vector<TextDocument>& texts, const Tokenizer* tokenizer)
-      : texts_(texts), tokenizer_(tokenizer), done_(texts.size()) {
-    if (tokenizer == nullptr) return;
-    end_ = tokenizer->end_of_text();
-    const std::vector<std::int32_t> any = tokenizer->encode("a");
-    adds_end_ = end_ && !any.empty() && any.back() == *end_;
+  TextEncoder(const std::vector<TextDocument>& texts, const EncodeOptions& options)
+      : texts_(texts), tokenizer_(options.tokenizer), done_(texts.size()) {
+    if (tokenizer_ != nullptr) frame_.emplace(*tokenizer_, options.special);
   }
 
   /// Texts as tokens, in the order of the texts.
@@ -71,36 +68,52 @@ class TextEncoder {
       return;
     }
     try {
-      if (!text.prompt.empty()) {
-        encoder->encode(text.prompt, true, out.ids);
-        if (adds_end_) out.ids.pop_back();
-        out.prompt = std::ssize(out.ids);
-      }
-      encoder->encode(text.text, text.prompt.empty(), out.ids);
+      out.prompt = frame_->encode(*encoder, text.prompt, text.text, out.ids);
     } catch (const Error& error) {
       throw Error(error.code(), error.what_happened(), text.where + (error.where().empty() ? "" : ", " + error.where()),
                   error.what_to_do());
     }
-    if (end_ && (out.ids.empty() || out.ids.back() != *end_)) out.ids.push_back(*end_);
+    if (const auto end = frame_->end_behind(text.text, out.ids)) out.ids.push_back(*end);
   }
 
   const std::vector<TextDocument>& texts_;
   const Tokenizer* tokenizer_;
-  std::optional<std::int32_t> end_;
-  bool adds_end_ = false;  // the tokenizer itself, to each text
+  std::optional<DocumentFrame> frame_;
   std::atomic<std::size_t> next_ = 0;
   std::vector<EncodedText> done_;
 };
 
-void refuse_overlong(const EncodedText& text, const TextDocument& from, const EncodeOptions& options) {
-  const std::int64_t tokens = std::ssize(text.ids), sequence = options.sequence;
-  if (tokens <= sequence || options.overlong == Overlong::split) return;
-  if (options.overlong == Overlong::refuse)
-    throw bad_data(fmt::format("the document has {} tokens, and a sequence {}", tokens, sequence), from.where,
-                   "lengthen train.sequence, or set data.overlong = \"split\" or \"truncate\"");
-  if (text.prompt >= sequence)
-    throw bad_data(fmt::format("the prompt has {} tokens, and fills the sequence of {}", text.prompt, sequence),
-                   from.where, "lengthen train.sequence, or leave the document out");
+/// All that are too long, in one error.
+void refuse_overlong(const std::vector<EncodedText>& encoded, const std::vector<TextDocument>& texts,
+                     const EncodeOptions& options) {
+  if (options.overlong == Overlong::split) return;
+  const bool by_prompt = options.overlong == Overlong::truncate;
+  std::int64_t count = 0, longest = 0;
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < encoded.size(); ++i) {
+    const std::int64_t tokens = std::ssize(encoded[i].ids), counted = by_prompt ? encoded[i].prompt : tokens;
+    if (tokens <= options.sequence || (by_prompt && counted < options.sequence)) continue;
+    if (count++ == 0) first = i;
+    longest = std::max(longest, counted + (by_prompt ? 1 : 0));
+  }
+  if (count == 0) return;
+  const std::string first_has = by_prompt ? fmt::format("the prompt has {} tokens, and fills the sequence of {}",
+                                                        encoded[first].prompt, options.sequence)
+                                          : fmt::format("the document has {} tokens, and a sequence {}",
+                                                        encoded[first].ids.size(), options.sequence);
+  const std::string all = count == 1 ? "" : fmt::format(" ({} of {} documents are too long)", count, texts.size());
+  throw bad_data(first_has + all, texts[first].where,
+                 fmt::format("lengthen train.sequence to {}, {}", longest,
+                             by_prompt ? "or leave them out" : "or set data.overlong = \"split\" or \"truncate\""));
+}
+
+/// The tokenizer may have ids that the model has not, as long as no text has one.
+void check_ids(const EncodedText& text, const TextDocument& from, const EncodeOptions& options) {
+  const auto outside = std::find_if(text.ids.begin(), text.ids.end(), [&](auto id) { return id >= options.vocab; });
+  if (outside == text.ids.end()) return;
+  throw bad_data(fmt::format("the document has token {} ('{}'), and the model has {} embeddings", *outside,
+                             options.tokenizer->id_to_token(*outside).value_or(""), options.vocab),
+                 from.where, "leave that token out, or use a model that has it");
 }
 
 /// Adds parts of a document, each of at most a sequence, of the tokens from `first` on.
@@ -199,22 +212,31 @@ std::string PackedDocuments::digest() const {
 
 EncodedDocuments encode_texts(const std::vector<TextDocument>& texts, const std::vector<std::string>& files,
                               const EncodeOptions& options) {
-  std::vector<EncodedText> encoded = TextEncoder(texts, options.tokenizer).run(options.threads);
+  std::vector<EncodedText> encoded = TextEncoder(texts, options).run(options.threads);
+  refuse_overlong(encoded, texts, options);
   EncodedDocuments result;
   const DataFormat format{
       .kind = DataKind::tokens, .vocab = options.vocab, .token_bytes = token_bytes_for(options.vocab)};
   std::vector<std::byte> ids;
   for (std::size_t i = 0; i < encoded.size(); ++i) {
     EncodedText& text = encoded[i];
-    refuse_overlong(text, texts[i], options);
+    if (options.tokenizer != nullptr) check_ids(text, texts[i], options);
     if (options.overlong == Overlong::truncate && std::ssize(text.ids) > options.sequence)
       text.ids.resize(static_cast<std::size_t>(options.sequence));
     add_parts(text, std::ssize(ids) / format.token_bytes, options, result.documents);
+    result.where.resize(result.documents.size(), texts[i].where);
     append_ids(ids, text.ids, format.token_bytes);
     text = {};
   }
   result.corpus = std::make_shared<const Corpus>(format, files, std::move(ids));
   return result;
+}
+
+std::int64_t longest_of(const std::vector<TextDocument>& texts, const EncodeOptions& options) {
+  std::int64_t longest = 0;
+  for (const EncodedText& text : TextEncoder(texts, options).run(options.threads))
+    longest = std::max(longest, std::ssize(text.ids));
+  return longest;
 }
 
 }  // namespace zs

@@ -8,6 +8,7 @@
 
 #include "model/data/corpus.h"
 #include "model/data/text_documents.h"
+#include "model/tokenizer/document_encoder.h"
 #include "model/tokenizer/tokenizer.h"
 
 namespace zs {
@@ -60,16 +61,20 @@ struct EncodeOptions {
   const Tokenizer* tokenizer = nullptr;  ///< null: bytes
   std::int64_t sequence = 0, vocab = 0;
   Overlong overlong = Overlong::refuse;
+  SpecialTokens special = SpecialTokens::automatic;
   int threads = 1;
 };
 struct EncodedDocuments {
   std::shared_ptr<const Corpus> corpus;  ///< held in memory
   std::vector<Document> documents;
+  std::vector<std::string> where;  ///< place of each document: "file:line"
 };
 /// A prompt and what follows it are encoded each by itself. The special tokens that the tokenizer puts around a text
-/// stand around the document, and its end-of-text token, if it has one, ends it. Throws Error(dataset) that names the
-/// document.
+/// stand around the document, and its end-of-text token, if it has one, ends it (SpecialTokens). Throws Error(dataset)
+/// that names the document: where it has a token that the vocabulary has not, or more than a sequence.
 EncodedDocuments encode_texts(const std::vector<TextDocument>& texts, const std::vector<std::string>& files,
                               const EncodeOptions& options);
+/// The tokens of the longest of them.
+std::int64_t longest_of(const std::vector<TextDocument>& texts, const EncodeOptions& options);
 
 }  // namespace zs

@@ -12,6 +12,7 @@ namespace zs {
 namespace {
 
 constexpr const char* kLeaveOut = "leave it out, or give it a text";
+constexpr const char* kArrayAdvice = "a JSON array becomes one object a line with: jq -c '.[]' FILE";
 
 /// Keeps the values of some fields of a line of JSON, and nothing else. A field that comes twice has its last value.
 class LineHandler final : public JsonHandler {
@@ -71,16 +72,32 @@ class LineHandler final : public JsonHandler {
   std::string names_;
 };
 
+/// Advice for a line that is no JSON.
+std::string advice(std::string_view line, std::size_t byte, std::string_view reason) {
+  if (line[line.find_first_not_of(" \t")] == '[') return kArrayAdvice;
+  const std::string_view rest = line.substr(std::min(byte > 0 ? byte - 1 : 0, line.size()));
+  const auto is_at = [&](std::string_view word) {  // the parser stops within it
+    const std::size_t found = line.substr(0, std::min(line.size(), byte + word.size())).rfind(word);
+    return found != line.npos && found + word.size() >= byte;
+  };
+  if (is_at("NaN") || is_at("Infinity"))
+    return "JSON has no NaN and no Infinity, which Python writes: leave the field out, or write null";
+  if (reason.find("surrogate") != reason.npos)
+    return "an escape \\ud800 to \\udfff alone is half a character: leave it out, or write the whole one";
+  return rest.empty() ? "the line ends within the object: write one JSON object a line, whole"
+                      : "write one JSON object a line, in UTF-8";
+}
+
 void read_line(std::string_view line, LineHandler& handler, const std::string& where) {
   if (line.find_first_not_of(" \t\r") == line.npos)
     throw bad_data("the line is empty, and no JSON object", where, "leave it out");
   if (const auto problem = read_json(line, handler))
     throw bad_data(problem->is_no_json ? fmt::format("the line is not JSON, from its byte {} on", problem->byte)
                                        : fmt::format("the line {}, at its byte {}", problem->what, problem->byte),
-                   where, "write one JSON object a line, in UTF-8");
-  if (std::string_view(handler.type()) != "object")
-    throw bad_data(fmt::format("the line is a JSON {}, not an object", handler.type()), where,
-                   "write one JSON object a line");
+                   where, advice(line, static_cast<std::size_t>(problem->byte), problem->what));
+  if (const std::string_view type = handler.type(); type != "object")
+    throw bad_data(fmt::format("the line is a JSON {}, not an object", type), where,
+                   type == "array" ? kArrayAdvice : "write one JSON object a line");
 }
 
 std::string fields_of(std::string_view line, const std::string& where) {
@@ -89,8 +106,22 @@ std::string fields_of(std::string_view line, const std::string& where) {
   return handler.names();
 }
 
+/// Refuses a line whose conversation stands where a text is asked for.
+void check_no_chat(const LineHandler::Field& field, std::string_view line, const std::string& where) {
+  for (const char* const chat : {"messages", "conversations"}) {
+    if (field.type != nullptr && field.name != chat) continue;
+    LineHandler handler({{.name = chat}});
+    read_line(line, handler, where);
+    const char* const type = handler.field(0).type;
+    if (type != nullptr && std::string_view(type) == "array")
+      throw bad_data(fmt::format("the line is a chat: its field \"{}\" is a list", chat), where,
+                     "render it with the model's chat template first (docs/fine-tuning.md, Chats)");
+  }
+}
+
 const std::string& text_of(const LineHandler::Field& field, const char* key, std::string_view line,
                            const std::string& where) {
+  if (field.type == nullptr || std::string_view(field.type) != "string") check_no_chat(field, line, where);
   if (field.type == nullptr)
     throw bad_data(fmt::format("the line has no field \"{}\"", shortened(field.name)), where,
                    fmt::format("set {} to one of its fields: {}", key, fields_of(line, where)));
@@ -130,6 +161,7 @@ void add_lines(std::string_view text, const std::string& file, const DocumentOpt
     text.remove_prefix(kByteOrderMark.size());
   for (std::int64_t number = 1; !text.empty(); ++number) {
     const std::size_t end = std::min(text.find('\n'), text.size());
+    if (text.find_first_not_of(" \t\r\n") == text.npos) return;  // blank lines at the end
     const std::string_view line = text.substr(0, end);
     std::string where = fmt::format("{}:{}", file, number);
     documents.push_back(options.format == DocumentFormat::jsonl ? json_document(line, options, std::move(where))

@@ -131,11 +131,12 @@ std::vector<float> llama3_factors(const ModelConfig& model) {
 }
 
 /// Blocks of 32: the largest magnitude / 127 as f16, then the multiples of it.
-void quantize(const float* values, std::int64_t count, char* out) {
+void quantize(const float* values, std::int64_t count, char* out, const std::string& tensor) {
   for (std::int64_t block = 0; block < count; block += kQuantBlock, values += kQuantBlock) {
     float most = 0;
     for (std::int64_t i = 0; i < kQuantBlock; ++i) most = std::max(most, std::fabs(values[i]));
     const float scale = most / 127, inverse = scale > 0 ? 1 / scale : 0;
+    check_overflow(FileDType::f16, &scale, 1, tensor);
     from_f32(FileDType::f16, &scale, out, 1);
     out += 2;
     for (std::int64_t i = 0; i < kQuantBlock; ++i) *out++ = static_cast<char>(std::lround(values[i] * inverse));
@@ -161,10 +162,12 @@ void write_values(OutputFile& file, ParameterSource& source, const GgufTensor& t
     if (tensor.heads > 0) pair_rows(values, rows, tensor.columns);
     stored.resize(static_cast<std::size_t>(tensor.bytes() / tensor.rows * rows));
     if (tensor.dtype == GgufDType::q8_0) {
-      quantize(values.data(), count, stored.data());
+      quantize(values.data(), count, stored.data(), tensor.name);
     } else {
       constexpr FileDType kTypes[] = {FileDType::f32, FileDType::f16, FileDType::bf16};
-      from_f32(kTypes[static_cast<std::size_t>(tensor.dtype)], values.data(), stored.data(), count);
+      const FileDType dtype = kTypes[static_cast<std::size_t>(tensor.dtype)];
+      check_overflow(dtype, values.data(), count, tensor.name);
+      from_f32(dtype, values.data(), stored.data(), count);
     }
     file.write(stored.data(), stored.size());
   }
@@ -187,12 +190,17 @@ void put_tensor(GgufFields& to, const std::string& name, const std::vector<std::
 
 }  // namespace
 
-void export_gguf(ParameterSource& source, const TensorMap& map, const GgufFamily& family, const ModelConfig& model,
-                 OutputFile& file, GgufDType dtype) {
+void check_gguf(const ModelConfig& model, const std::string& tokenizer) {
+  GgufFields fields;
+  add_gguf_tokenizer(fields, model, tokenizer);
+}
+
+std::vector<std::string> export_gguf(ParameterSource& source, const GgufModel& of, OutputFile& file, GgufDType dtype) {
+  const ModelConfig& model = of.model;
   GgufFields fields, infos, header;
-  add_sizes(fields, family, model, dtype);
-  add_gguf_tokenizer(fields, family, model);
-  const std::vector<GgufTensor> tensors = gguf_tensors(map, source.parameters(), family, model, dtype);
+  add_sizes(fields, of.family, model, dtype);
+  std::vector<std::string> warnings = add_gguf_tokenizer(fields, model, of.tokenizer);
+  const std::vector<GgufTensor> tensors = gguf_tensors(of.map, source.parameters(), of.family, model, dtype);
   const std::vector<float> factors = model.rotary_scaling == "llama3" ? llama3_factors(model) : std::vector<float>();
   std::int64_t offset = 0;
   const auto place = [&](std::int64_t bytes) {
@@ -220,6 +228,7 @@ void export_gguf(ParameterSource& source, const TensorMap& map, const GgufFamily
   }
   file.write(factors.data(), static_cast<std::size_t>(factor_bytes));
   pad(file, factor_bytes);
+  return warnings;
 }
 
 }  // namespace zs

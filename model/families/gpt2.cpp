@@ -149,7 +149,7 @@ const Family& gpt2_family() {
       .from_config = gpt2_from_config,
       .to_config = gpt2_to_config,
       .tensor_map = gpt2_tensor_map,
-      .gguf = {"gpt2", false, "gpt-2"}};
+      .gguf = {"gpt2", false}};
   return family;
 }
 

@@ -92,7 +92,7 @@ const Family& llama_family() {
       .from_config = llama_from_config,
       .to_config = [](const ModelConfig& model) { return rotary_to_config(model, "LlamaForCausalLM"); },
       .tensor_map = [](const ModelConfig& model) { return rotary_tensor_map(model, false, false); },
-      .gguf = {"llama", true, "llama-bpe"}};
+      .gguf = {"llama", true}};
   return family;
 }
 

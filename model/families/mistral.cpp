@@ -44,7 +44,7 @@ const Family& mistral_family() {
       .from_config = mistral_from_config,
       .to_config = [](const ModelConfig& model) { return rotary_to_config(model, "MistralForCausalLM"); },
       .tensor_map = [](const ModelConfig& model) { return rotary_tensor_map(model, false, false); },
-      .gguf = {"llama", true, "tekken"}};
+      .gguf = {"llama", true}};
   return family;
 }
 

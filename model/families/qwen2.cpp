@@ -58,7 +58,7 @@ const Family& qwen2_family() {
       .from_config = qwen2_from_config,
       .to_config = [](const ModelConfig& model) { return rotary_to_config(model, "Qwen2ForCausalLM"); },
       .tensor_map = [](const ModelConfig& model) { return rotary_tensor_map(model, true, false); },
-      .gguf = {"qwen2", false, "qwen2"}};
+      .gguf = {"qwen2", false}};
   return family;
 }
 

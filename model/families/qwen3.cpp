@@ -66,7 +66,7 @@ const Family& qwen3_family() {
       .from_config = qwen3_from_config,
       .to_config = [](const ModelConfig& model) { return rotary_to_config(model, "Qwen3ForCausalLM"); },
       .tensor_map = [](const ModelConfig& model) { return rotary_tensor_map(model, false, true); },
-      .gguf = {"qwen3", false, "qwen2"}};
+      .gguf = {"qwen3", false}};
   return family;
 }
 

@@ -53,7 +53,9 @@ std::vector<std::string> endings(const std::string& name) {
   return all;
 }
 
+/// "all-linear" is peft's word for all of them.
 bool matches(const std::string& pattern, const std::string& module) {
+  if (pattern == "all-linear") return true;
   const NamePattern targets(pattern);
   const auto all = endings(module);
   return std::any_of(all.begin(), all.end(), [&](const std::string& ending) { return targets.matches(ending); });

@@ -13,8 +13,9 @@ std::uint64_t edge(std::int32_t node, char byte) {
 
 }  // namespace
 
-AddedTokenMatcher::AddedTokenMatcher(const std::vector<Pattern>& patterns)
-    : word_character_(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}])", "added_tokens") {
+AddedTokenMatcher::AddedTokenMatcher(const std::vector<Pattern>& patterns, bool splits_special)
+    : splits_special_(splits_special),
+      word_character_(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}])", "added_tokens") {
   first_.fill(-1);
   const auto add_node = [&] {
     token_of_.push_back(-1);
@@ -69,7 +70,7 @@ void AddedTokenMatcher::split(std::string_view text, Regex::Scratch& scratch, co
     const AddedToken& token = *found.token;
     const bool touches_word = (begin > 0 && is_word_at(text, before(begin), scratch)) ||
                               (end < text.size() && is_word_at(text, end, scratch));
-    if (token.single_word && touches_word) continue;
+    if ((token.single_word && touches_word) || (token.special && splits_special_)) continue;
     if (token.lstrip) begin = std::max(done, space_at_end(text.substr(0, begin)));
     if (token.rstrip) end += skip_space(text.substr(end));
     if (done < begin) each(done, begin, nullptr);

@@ -19,7 +19,8 @@ class AddedTokenMatcher {
     std::string text;
     AddedToken token;
   };
-  explicit AddedTokenMatcher(const std::vector<Pattern>& patterns);
+  /// `splits_special`: special tokens are passed over, as text like others.
+  explicit AddedTokenMatcher(const std::vector<Pattern>& patterns, bool splits_special = false);
 
   bool empty() const { return tokens_.empty(); }
   /// Calls `each(begin, end, token)` for the parts of a text in order: added tokens with the white space that they
@@ -36,6 +37,7 @@ class AddedTokenMatcher {
   bool is_word_at(std::string_view text, std::size_t at, Regex::Scratch& scratch) const;
   std::int32_t child(std::int32_t node, char byte) const;
 
+  bool splits_special_;
   std::vector<AddedToken> tokens_;
   std::vector<std::int32_t> token_of_;     // by node of the trie of bytes; -1: none ends here
   std::array<std::int32_t, 256> first_{};  // nodes below the root; -1: none

@@ -27,6 +27,35 @@ bool check_byte_level(const TokenizerSpec& spec, const std::string& path) {
   return !steps.empty() && is_byte_level(steps.back());
 }
 
+/// A space that the first step puts before a text, or not, as tokenizer_config.json asks.
+void set_prefix_space(TokenizerSpec& spec, const TokenizerConfig& config) {
+  const bool adds = *config.add_prefix_space;
+  if (!adds)
+    std::erase_if(spec.normalizer, [](const auto& step) { return step.kind == NormalizerStep::Kind::prepend; });
+  if (spec.pre_tokenizer.size() != 1) return;
+  PreTokenizerStep& step = spec.pre_tokenizer.front();
+  if (step.kind == StepKind::byte_level) step.add_prefix_space = adds;
+  if (step.kind != StepKind::metaspace || adds == (step.prepend_scheme != PrependScheme::never)) return;
+  step.prepend_scheme = !adds ? PrependScheme::never : config.is_legacy ? PrependScheme::always : PrependScheme::first;
+}
+
+/// Changes and additions of the files beside tokenizer.json.
+TokenizerSpec with_config(TokenizerSpec spec, const TokenizerConfig& config) {
+  if (config.add_prefix_space) set_prefix_space(spec, config);
+  for (const AddedToken& token : config.added_tokens) {
+    const auto known = std::find_if(spec.added_tokens.begin(), spec.added_tokens.end(),
+                                    [&](const AddedToken& other) { return other.content == token.content; });
+    if (known == spec.added_tokens.end()) {
+      spec.added_tokens.push_back(token);
+    } else {
+      const std::int32_t id = known->id;
+      *known = token;
+      known->id = id;
+    }
+  }
+  return spec;
+}
+
 }  // namespace
 
 class BpeTokenizer::BpeEncoder : public Tokenizer::Encoder {
@@ -40,7 +69,7 @@ class BpeTokenizer::BpeEncoder : public Tokenizer::Encoder {
                   "convert it to UTF-8");
     out_ = &out;
     scratch_.begin_text(text.size());
-    const SpecialFrame& frame = owner_.spec_.frame;
+    const SpecialFrame& frame = owner_.frame_;
     if (add_special_tokens) out.insert(out.end(), frame.before.begin(), frame.before.end());
     owner_.matchers_[0]->split(text, scratch_, [&](std::size_t begin, std::size_t end, const AddedToken* token) {
       if (token != nullptr) {
@@ -54,7 +83,10 @@ class BpeTokenizer::BpeEncoder : public Tokenizer::Encoder {
 
  private:
   void encode_part(std::string_view text, bool at_start) {
-    const std::string_view normalized = normalize_text(owner_.spec_.normalizer, text, normalized_, scratch_);
+    bool lost_front = false;
+    const std::string_view normalized =
+        normalize_text(owner_.spec_.normalizer, text, normalized_, scratch_, &lost_front);
+    at_start = at_start && !lost_front;
     if (owner_.matchers_[1]->empty()) {
       pre_tokenize(0, normalized, at_start);
       return;
@@ -193,15 +225,16 @@ class BpeTokenizer::BpeEncoder : public Tokenizer::Encoder {
   std::vector<std::int32_t>* out_ = nullptr;
 };
 
-BpeTokenizer::BpeTokenizer(const std::string& path)
+BpeTokenizer::BpeTokenizer(const std::string& path, const TokenizerConfig& config)
     : path_(path),
-      spec_(read_tokenizer_json(path)),
+      spec_(with_config(read_tokenizer_json(path), config)),
       byte_level_(check_byte_level(spec_, path)),
       bpe_(spec_.model, byte_level_, path) {
   for (const auto& [token, id] : bpe_.vocabulary()) set_token(id, token, false);
   add_tokens();
-  matchers_.push_back(std::make_unique<AddedTokenMatcher>(make_matcher(false)));
-  matchers_.push_back(std::make_unique<AddedTokenMatcher>(make_matcher(true)));
+  frame_ = spec_.frame;
+  for (const bool is_normalized : {false, true})
+    matchers_.push_back(std::make_unique<AddedTokenMatcher>(make_matcher(is_normalized, config.split_special_tokens)));
 }
 
 void BpeTokenizer::set_token(std::int32_t id, const std::string& text, bool is_special) {
@@ -242,7 +275,7 @@ std::string BpeTokenizer::text_of(const AddedToken& token) const {
   return std::string(normalize_text(spec_.normalizer, token.content, buffer, scratch));
 }
 
-AddedTokenMatcher BpeTokenizer::make_matcher(bool normalized) const {
+AddedTokenMatcher BpeTokenizer::make_matcher(bool normalized, bool splits_special) const {
   std::vector<AddedTokenMatcher::Pattern> patterns;
   std::unordered_map<std::string, std::string> contents;
   for (const AddedToken& token : spec_.added_tokens) {
@@ -254,7 +287,7 @@ AddedTokenMatcher BpeTokenizer::make_matcher(bool normalized) const {
                   fmt::format("the added tokens '{}' and '{}' are the same when normalized", first, token.content),
                   path_, "use a tokenizer without one of them");
   }
-  return AddedTokenMatcher(patterns);
+  return AddedTokenMatcher(patterns, splits_special);
 }
 
 std::unique_ptr<Tokenizer::Encoder> BpeTokenizer::make_encoder() const { return std::make_unique<BpeEncoder>(*this); }

@@ -6,14 +6,15 @@
 #include "model/tokenizer/added_tokens.h"
 #include "model/tokenizer/bpe.h"
 #include "model/tokenizer/tokenizer.h"
+#include "model/tokenizer/tokenizer_config.h"
 #include "model/tokenizer/tokenizer_spec.h"
 
 namespace zs {
 
-/// A tokenizer.json whose model is BPE.
+/// A tokenizer.json whose model is BPE, and what the files beside it say.
 class BpeTokenizer : public Tokenizer {
  public:
-  explicit BpeTokenizer(const std::string& path);
+  BpeTokenizer(const std::string& path, const TokenizerConfig& config);
 
   std::unique_ptr<Encoder> make_encoder() const override;
   std::string decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const override;
@@ -31,7 +32,7 @@ class BpeTokenizer : public Tokenizer {
   void add_tokens();
   void set_token(std::int32_t id, const std::string& text, bool is_special);
   std::string text_of(const AddedToken& token) const;
-  AddedTokenMatcher make_matcher(bool normalized) const;
+  AddedTokenMatcher make_matcher(bool normalized, bool splits_special) const;
 
   std::string path_;
   TokenizerSpec spec_;

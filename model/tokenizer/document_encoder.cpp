@@ -12,6 +12,8 @@
 #include <optional>
 #include <thread>
 
+#include "model/tokenizer/utf8.h"
+#include "runtime/base/check.h"
 #include "runtime/base/file.h"
 
 namespace zs {
@@ -19,6 +21,7 @@ namespace {
 
 struct Document {
   std::vector<std::int32_t> ids;
+  std::optional<std::int32_t> end;  // end-of-text token between it and the next
   std::int64_t text_bytes = 0;
   std::exception_ptr problem;
 };
@@ -27,8 +30,12 @@ struct Document {
 /// the reader, for whom memory is kept. One thread calls next().
 class DocumentEncoder {
  public:
-  DocumentEncoder(const Tokenizer& tokenizer, const std::vector<std::string>& files, int threads)
-      : tokenizer_(tokenizer), files_(files), ahead_(2 * static_cast<std::size_t>(threads)), done_(files.size()) {
+  DocumentEncoder(const Tokenizer& tokenizer, const std::vector<std::string>& files, int threads, SpecialTokens special)
+      : tokenizer_(tokenizer),
+        frame_(tokenizer, special),
+        files_(files),
+        ahead_(2 * static_cast<std::size_t>(threads)),
+        done_(files.size()) {
     try {
       for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
     } catch (...) {
@@ -89,7 +96,8 @@ class DocumentEncoder {
     document.text_bytes = static_cast<std::int64_t>(text.size());
     if (text.empty()) return;
     try {
-      encoder.encode(text, true, document.ids);
+      frame_.encode(encoder, "", text, document.ids);
+      document.end = frame_.end_behind(text, document.ids);
     } catch (const Error& error) {
       throw Error(error.code(), error.what_happened(),
                   files_[index] + (error.where().empty() ? "" : ", " + error.where()), error.what_to_do());
@@ -97,6 +105,7 @@ class DocumentEncoder {
   }
 
   const Tokenizer& tokenizer_;
+  const DocumentFrame frame_;
   const std::vector<std::string>& files_;
   const std::size_t ahead_;
   std::mutex mutex_;  // guards what follows
@@ -124,20 +133,63 @@ std::string read_text_file(const std::string& path) {
   return text;
 }
 
+std::int64_t DocumentFrame::encode(Tokenizer::Encoder& encoder, std::string_view prompt, std::string_view text,
+                                   std::vector<std::int32_t>& out) const {
+  const std::size_t begin = out.size();
+  std::int64_t prompt_ids = 0;
+  if (!prompt.empty()) {
+    encoder.encode(prompt, false, out);
+    add_front(out, begin);
+    prompt_ids = std::ssize(out) - static_cast<std::int64_t>(begin);
+  }
+  encoder.encode(text, false, out);
+  if (prompt.empty()) add_front(out, begin);
+  const std::vector<std::int32_t>& behind = tokenizer_.frame().behind;
+  const bool has_them = special_ == SpecialTokens::automatic && out.size() - begin >= behind.size() &&
+                        std::equal(behind.rbegin(), behind.rend(), out.rbegin());
+  if (special_ != SpecialTokens::none && !has_them && !ends_itself(text, out))
+    out.insert(out.end(), behind.begin(), behind.end());
+  return prompt_ids;
+}
+
+void DocumentFrame::add_front(std::vector<std::int32_t>& ids, std::size_t begin) const {
+  const std::vector<std::int32_t>& before = tokenizer_.frame().before;
+  const auto first = ids.begin() + static_cast<std::ptrdiff_t>(begin);
+  const bool has_them = special_ == SpecialTokens::automatic && ids.size() - begin >= before.size() &&
+                        std::equal(before.begin(), before.end(), first);
+  if (special_ != SpecialTokens::none && !has_them) ids.insert(first, before.begin(), before.end());
+}
+
+bool DocumentFrame::ends_itself(std::string_view text, const std::vector<std::int32_t>& ids) const {
+  const auto end = tokenizer_.end_of_text();
+  if (!end || special_ != SpecialTokens::automatic) return false;
+  const std::string name = tokenizer_.id_to_token(*end).value_or("");
+  return !name.empty() && text.substr(0, space_at_end(text)).ends_with(name) &&
+         std::find(ids.rbegin(), ids.rend(), *end) != ids.rend();
+}
+
+std::optional<std::int32_t> DocumentFrame::end_behind(std::string_view text,
+                                                      const std::vector<std::int32_t>& ids) const {
+  const auto end = tokenizer_.end_of_text();
+  const bool has_it = end && ((!ids.empty() && ids.back() == *end) || ends_itself(text, ids));
+  return special_ == SpecialTokens::none || has_it ? std::nullopt : end;
+}
+
 std::int64_t encode_documents(const Tokenizer& tokenizer, const std::vector<std::string>& files, int threads,
+                              SpecialTokens special,
                               const std::function<void(const std::vector<std::int32_t>& ids)>& take) {
-  const auto end_of_text = tokenizer.end_of_text();
   DocumentEncoder encoder(tokenizer, files,
-                          std::clamp(threads, 1, static_cast<int>(std::clamp<std::size_t>(files.size(), 1, 1024))));
+                          std::clamp(threads, 1, static_cast<int>(std::clamp<std::size_t>(files.size(), 1, 1024))),
+                          special);
   std::int64_t text_bytes = 0;
-  bool needs_end = false;
+  std::optional<std::int32_t> end;
   for (std::size_t i = 0; i < files.size(); ++i) {
     const Document document = encoder.next();
     text_bytes += document.text_bytes;
     if (document.ids.empty()) continue;
-    if (needs_end) take({*end_of_text});
+    if (end) take({*end});
     take(document.ids);
-    needs_end = end_of_text && document.ids.back() != *end_of_text;
+    end = document.end;
   }
   return text_bytes;
 }

@@ -11,6 +11,9 @@
 
 namespace zs {
 
+/// A file that is JSON. Throws Error(model) that names it.
+nlohmann::json read_tokenizer_document(const std::string& path);
+
 /// The beginning of a text, for an error.
 inline std::string shown(const std::string& text) { return text.size() <= 40 ? text : text.substr(0, 37) + "..."; }
 

@@ -96,6 +96,14 @@ std::string_view apply(const NormalizerStep& step, std::string_view text, std::s
   return text;
 }
 
+/// True where a step takes away the text's first characters.
+bool loses_front(const NormalizerStep& step, std::string_view text, Regex::Scratch& scratch) {
+  if (step.kind == Kind::strip) return step.strip_left && skip_space(text) > 0;
+  if (step.kind != Kind::replace || !step.text.empty()) return false;
+  const auto match = step.pattern.front().find(text, 0, scratch);
+  return match && match->begin == 0 && match->end > 0;
+}
+
 }  // namespace
 
 void replace_matches(const Regex& pattern, std::string_view text, std::string_view content, Regex::Scratch& scratch,
@@ -110,9 +118,10 @@ void replace_matches(const Regex& pattern, std::string_view text, std::string_vi
 }
 
 std::string_view normalize_text(const std::vector<NormalizerStep>& steps, std::string_view text, std::string& buffer,
-                                Regex::Scratch& scratch) {
+                                Regex::Scratch& scratch, bool* lost_front) {
   std::string other;
   for (const NormalizerStep& step : steps) {
+    if (lost_front != nullptr) *lost_front = *lost_front || loses_front(step, text, scratch);
     const std::string_view made = apply(step, text, other, scratch);
     // A part of `buffer` stays valid as long as the other one is written.
     if (made.data() == other.data() && !made.empty()) {

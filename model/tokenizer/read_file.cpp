@@ -6,6 +6,7 @@
 
 #include "runtime/base/check.h"
 #include "runtime/base/file.h"
+#include "runtime/base/not_fetched.h"
 #include "runtime/base/reader_limits.h"
 
 namespace zs {
@@ -23,6 +24,7 @@ std::string read_tokenizer_file(const std::string& path) {
   const File::Count count = file.read_at(0, text.data(), text.size());
   if (count.error != 0) throw fail("cannot read the file: " + system_reason(count.error));
   if (count.bytes < text.size()) throw fail("the file became shorter while it was read");
+  if (is_lfs_pointer(text)) throw Error(ExitCode::model, kLfsPointer, path, kFetchLfs);
   return text;
 }
 

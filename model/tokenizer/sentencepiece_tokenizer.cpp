@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 
+#include "model/tokenizer/added_tokens.h"
+#include "model/tokenizer/read_file.h"
 #include "model/tokenizer/sentencepiece_model.h"
 #include "model/tokenizer/utf8.h"
 #include "model/tokenizer/word_cache.h"
@@ -16,11 +19,12 @@ namespace {
 
 using sentencepiece::SentencePieceProcessor;
 
+constexpr std::string_view kMetaspace = "\xe2\x96\x81";  // U+2581
+
 /// True if a text is the same as its words one by one, where single spaces part them: no piece has a space but in
 /// front, where a word alone gets one, too, and no map of characters changes more than its neighbours. Not of a unigram
 /// model: it adds up scores over a whole text, and what gets lost there in rounding would not be lost over a word.
 bool is_cut_at_spaces(const SentencePieceModel& model) {
-  constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581
   constexpr std::array<std::string_view, 5> kMaps = {"identity", "nfkc", "nfkc_cf", "nmt_nfkc", "nmt_nfkc_cf"};
   const bool is_known =
       model.character_map.empty() || std::find(kMaps.begin(), kMaps.end(), model.map_name) != kMaps.end();
@@ -29,9 +33,9 @@ bool is_cut_at_spaces(const SentencePieceModel& model) {
   bool has_space = false;
   for (const SentencePieceModel::Piece& piece : model.pieces) {
     std::string_view rest = piece.text;
-    while (rest.starts_with(kSpace)) rest.remove_prefix(kSpace.size());
-    if (rest.find(kSpace) != rest.npos || rest.find(' ') != rest.npos) return false;
-    has_space = has_space || (piece.text == kSpace && piece.kind == PieceKind::normal);
+    while (rest.starts_with(kMetaspace)) rest.remove_prefix(kMetaspace.size());
+    if (rest.find(kMetaspace) != rest.npos || rest.find(' ') != rest.npos) return false;
+    has_space = has_space || (piece.text == kMetaspace && piece.kind == PieceKind::normal);
   }
   return has_space;
 }
@@ -50,34 +54,58 @@ std::size_t word_end(std::string_view text, std::size_t begin) {
   return text.size();
 }
 
+/// Bytes behind a model with which SentencePiece puts no space before a text: of a field that occurs twice the later
+/// counts (normalizer_spec.add_dummy_prefix = false).
+constexpr std::string_view kNoPrefix("\x1a\x02\x18\x00", 4);
+
 class SentencePieceTokenizer : public Tokenizer {
  public:
-  SentencePieceTokenizer(const std::string& path, const TokenizerConfig& config) : path_(path), config_(config) {
+  SentencePieceTokenizer(const std::string& path, const TokenizerConfig& config)
+      : path_(path), adds_prefix_(config.add_prefix_space.value_or(true)), is_legacy_(config.is_legacy) {
     is_cut_at_spaces_ = is_cut_at_spaces(load_sentencepiece(path, processor_));
+    if (processor_.bos_id() >= 0) begin_of_text_ = processor_.bos_id();
     if (processor_.eos_id() >= 0) end_of_text_ = processor_.eos_id();
-    if ((config.add_bos_token && processor_.bos_id() < 0) || (config.add_eos_token && processor_.eos_id() < 0))
-      throw Error(ExitCode::model, "tokenizer_config.json adds a token that the model does not have", path,
-                  "correct add_bos_token or add_eos_token");
+    set_frame(config);
+    add_tokens(config);
+    if (!added_.empty() || !adds_prefix_) load(read_tokenizer_file(path) + std::string(kNoPrefix), plain_);
   }
 
   std::unique_ptr<Encoder> make_encoder() const override { return std::make_unique<PieceEncoder>(*this); }
 
   std::string decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const override {
-    std::vector<int> known;
-    for (const std::int32_t id : ids)
-      if (id >= 0 && id < vocab_size() && !(skip_special_tokens && processor_.IsControl(id))) known.push_back(id);
     std::string text;
-    check(processor_.Decode(known, &text));
+    std::vector<int> run;
+    const auto end_run = [&] {
+      if (run.empty()) return;
+      std::string piece;
+      check(processor_.Decode(run, &piece));
+      if (!text.empty() && processor_.IdToPiece(run.front()).starts_with(kMetaspace)) text += ' ';  // not the first
+      text += piece;
+      run.clear();
+    };
+    for (const std::int32_t id : ids) {
+      const auto added = std::find_if(added_.begin(), added_.end(), [&](const auto& token) { return token.id == id; });
+      if (added != added_.end()) {
+        end_run();
+        if (!(skip_special_tokens && added->special)) text += added->content;
+      } else if (id >= 0 && id < processor_.GetPieceSize() && !(skip_special_tokens && processor_.IsControl(id))) {
+        run.push_back(id);
+      }
+    }
+    end_run();
     return text;
   }
 
-  std::int32_t vocab_size() const override { return processor_.GetPieceSize(); }
+  std::int32_t vocab_size() const override { return vocab_size_; }
   std::optional<std::int32_t> token_to_id(std::string_view token) const override {
-    const int id = processor_.PieceToId(token);
-    return id >= 0 && id < vocab_size() && processor_.IdToPiece(id) == token ? std::optional(id) : std::nullopt;
+    for (const AddedToken& added : added_)
+      if (added.content == token) return added.id;
+    return piece_id(token);
   }
   std::optional<std::string> id_to_token(std::int32_t id) const override {
-    return id >= 0 && id < vocab_size() ? std::optional(processor_.IdToPiece(id)) : std::nullopt;
+    for (const AddedToken& added : added_)
+      if (added.id == id) return added.content;
+    return id >= 0 && id < processor_.GetPieceSize() ? std::optional(processor_.IdToPiece(id)) : std::nullopt;
   }
 
  private:
@@ -88,41 +116,99 @@ class SentencePieceTokenizer : public Tokenizer {
       if (const std::size_t invalid = find_invalid_utf8(text); invalid != kValidUtf8)
         throw Error(ExitCode::dataset, "the text is not valid UTF-8", fmt::format("byte {}", invalid),
                     "convert it to UTF-8");
-      if (add_special_tokens && owner_.config_.add_bos_token) out.push_back(owner_.processor_.bos_id());
-      for (std::size_t begin = 0; begin < text.size();) {
-        const std::size_t end = owner_.is_cut_at_spaces_ ? word_end(text, begin) : text.size();
-        encode_part(text.substr(begin, end - begin), out);
-        begin = end + 1;
-      }
-      if (add_special_tokens && owner_.config_.add_eos_token) out.push_back(owner_.processor_.eos_id());
+      const SpecialFrame& frame = owner_.frame_;
+      if (add_special_tokens) out.insert(out.end(), frame.before.begin(), frame.before.end());
+      owner_.matcher_->split(text, scratch_, [&](std::size_t begin, std::size_t end, const AddedToken* token) {
+        if (token != nullptr) {
+          out.push_back(token->id);
+        } else {
+          encode_words(text.substr(begin, end - begin), owner_.adds_prefix_ && (begin == 0 || owner_.is_legacy_), out);
+        }
+      });
+      if (add_special_tokens) out.insert(out.end(), frame.behind.begin(), frame.behind.end());
     }
 
    private:
-    void encode_part(std::string_view part, std::vector<std::int32_t>& out) {
-      const bool is_short = part.size() <= WordCache::kLongestWord;
-      const std::uint64_t hash = is_short ? XXH3_64bits(part.data(), part.size()) : 0;
-      if (const WordCache::Ids known = is_short ? cache_.find(part, hash) : WordCache::Ids{}; known.data != nullptr) {
+    /// `has_prefix`: a space goes before the first word, as before every other one.
+    void encode_words(std::string_view text, bool has_prefix, std::vector<std::int32_t>& out) {
+      for (std::size_t begin = 0; begin < text.size();) {
+        const std::size_t end = owner_.is_cut_at_spaces_ ? word_end(text, begin) : text.size();
+        const std::string_view word = text.substr(begin, end - begin);
+        begin == 0 && !has_prefix ? encode_word(owner_.plain_, word, plain_cache_, out)
+                                  : encode_word(owner_.processor_, word, cache_, out);
+        begin = end + 1;
+      }
+    }
+
+    void encode_word(const SentencePieceProcessor& processor, std::string_view word, WordCache& cache,
+                     std::vector<std::int32_t>& out) {
+      const bool is_short = word.size() <= WordCache::kLongestWord;
+      const std::uint64_t hash = is_short ? XXH3_64bits(word.data(), word.size()) : 0;
+      if (const WordCache::Ids known = is_short ? cache.find(word, hash) : WordCache::Ids{}; known.data != nullptr) {
         out.insert(out.end(), known.data, known.data + known.size);
         return;
       }
-      owner_.check(owner_.processor_.Encode(part, &ids_));
+      owner_.check(processor.Encode(word, &ids_));
       out.insert(out.end(), ids_.begin(), ids_.end());
-      if (is_short && ids_.size() <= WordCache::kMostIds) cache_.insert(part, hash, ids_);
+      if (is_short && ids_.size() <= WordCache::kMostIds) cache.insert(word, hash, ids_);
     }
 
     const SentencePieceTokenizer& owner_;
-    WordCache cache_;
+    Regex::Scratch scratch_;
+    WordCache cache_, plain_cache_;
     std::vector<int> ids_;
   };
+
+  void load(const std::string& bytes, SentencePieceProcessor& processor) const {
+    const auto status = processor.LoadFromSerializedProto(bytes);
+    if (!status.ok())
+      throw Error(ExitCode::model, fmt::format("this is no SentencePiece model: {}", status.ToString()), path_,
+                  "fetch it again");
+  }
+
+  void set_frame(const TokenizerConfig& config) {
+    const bool adds_bos = config.add_bos_token.value_or(false), adds_eos = config.add_eos_token.value_or(false);
+    if ((adds_bos && processor_.bos_id() < 0) || (adds_eos && processor_.eos_id() < 0))
+      throw Error(ExitCode::model, "tokenizer_config.json adds a token that the model does not have", path_,
+                  "correct add_bos_token or add_eos_token");
+    if (adds_bos) frame_.before = {processor_.bos_id()};
+    if (adds_eos) frame_.behind = {processor_.eos_id()};
+  }
+
+  /// Tokens beside the model's, and those of the model that the files beside it give a part: both are found in a text.
+  void add_tokens(const TokenizerConfig& config) {
+    added_ = config.added_tokens;
+    for (const std::string& name : {config.bos_token, config.eos_token, config.unk_token, config.pad_token}) {
+      const bool is_known = std::any_of(added_.begin(), added_.end(), [&](const auto& t) { return t.content == name; });
+      const auto id = name.empty() || is_known ? std::nullopt : piece_id(name);
+      if (id) added_.push_back({.id = *id, .content = name, .special = true});
+    }
+    std::erase_if(added_, [](const AddedToken& token) { return token.content.empty(); });
+    std::vector<AddedTokenMatcher::Pattern> patterns;
+    vocab_size_ = processor_.GetPieceSize();
+    for (const AddedToken& token : added_) {
+      patterns.push_back({token.content, token});
+      vocab_size_ = std::max(vocab_size_, token.id + 1);
+    }
+    matcher_ = std::make_unique<AddedTokenMatcher>(patterns, config.split_special_tokens);
+  }
+
+  std::optional<std::int32_t> piece_id(std::string_view token) const {
+    const int id = processor_.PieceToId(token);
+    return id >= 0 && id < processor_.GetPieceSize() && processor_.IdToPiece(id) == token ? std::optional(id)
+                                                                                          : std::nullopt;
+  }
 
   void check(const sentencepiece::util::Status& status) const {
     if (!status.ok()) throw Error(ExitCode::model, fmt::format("SentencePiece: {}", status.ToString()), path_);
   }
 
   std::string path_;
-  bool is_cut_at_spaces_ = false;
-  TokenizerConfig config_;
-  SentencePieceProcessor processor_;
+  bool is_cut_at_spaces_ = false, adds_prefix_, is_legacy_;
+  std::int32_t vocab_size_ = 0;
+  std::vector<AddedToken> added_;
+  std::unique_ptr<AddedTokenMatcher> matcher_;
+  SentencePieceProcessor processor_, plain_;  // plain_: without a space before a text
 };
 
 }  // namespace

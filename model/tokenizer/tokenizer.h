@@ -10,6 +10,11 @@
 
 namespace zs {
 
+/// Ids before and behind a text.
+struct SpecialFrame {
+  std::vector<std::int32_t> before, behind;
+};
+
 /// Text to token ids and back, as a tokenizer folder defines it: `tokenizer.json` (byte-level BPE as GPT-2, Llama 3 and
 /// Qwen have it, BPE with byte fallback as Llama 2 and Mistral have it), or else `tokenizer.model` (SentencePiece).
 ///
@@ -44,17 +49,24 @@ class Tokenizer {
   virtual std::optional<std::int32_t> token_to_id(std::string_view token) const = 0;
   /// The token's own spelling; none for an id in a gap.
   virtual std::optional<std::string> id_to_token(std::int32_t id) const = 0;
-  /// The id that ends a document: `eos_token` of tokenizer_config.json; without that, tokenizer.model's own, or the
-  /// first of `<|endoftext|>`, `<|end_of_text|>`, `</s>`, `<eos>` that is an added token.
+  /// The id that ends a document: `eos_token` of the files beside it (TokenizerConfig); without that, tokenizer.model's
+  /// own, or the first of `<|endoftext|>`, `<|end_of_text|>`, `</s>`, `<eos>` that is an added token.
   std::optional<std::int32_t> end_of_text() const { return end_of_text_; }
+  /// The id that begins a text: `bos_token` of those files; without that, tokenizer.model's own.
+  std::optional<std::int32_t> begin_of_text() const { return begin_of_text_; }
+  /// Special tokens around a text.
+  const SpecialFrame& frame() const { return frame_; }
 
  protected:
+  SpecialFrame frame_;
+  std::optional<std::int32_t> begin_of_text_;
   std::optional<std::int32_t> end_of_text_;
   friend std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 };
 
 /// `path`: a folder, or its tokenizer.json or tokenizer.model, which may have other names (NAME.model is
-/// SentencePiece's); settings are in tokenizer_config.json beside it. Throws Error(model) that names the file and what
+/// SentencePiece's); its settings are those of the files beside it
+/// (TokenizerConfig). Throws Error(model) that names the file and what
 /// is wrong with it, or the folder where it has no tokenizer.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 

@@ -15,12 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::int64_t kLargestId = (1 << 24) - 1;
 constexpr const char* kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
-json parse(const std::string& path) {
-  return parse_document(read_tokenizer_file(path), path, ReaderLimits::kTokenizerTreeBytes);
-}
 
 /// Calls `step(fields, type)` for the object under `key`, or for each that its Sequences hold under `list`.
 template <class Step>
@@ -175,7 +170,7 @@ std::vector<AddedToken> read_added_tokens(Fields& top) {
   for (std::size_t i = 0; i < list.size(); ++i) {
     Fields fields = top.element(list, "added_tokens", i);
     AddedToken token;
-    token.id = static_cast<std::int32_t>(fields.integer("id", kLargestId));
+    token.id = static_cast<std::int32_t>(fields.integer("id", kLargestTokenId));
     token.content = fields.text("content");
     if (token.content.size() > ReaderLimits::kAddedTokenBytes)
       fields.fail(fmt::format("has a content of more than {} bytes", ReaderLimits::kAddedTokenBytes));
@@ -198,7 +193,7 @@ void append_special(Fields& processor, Fields& piece, std::vector<std::int32_t>&
   Fields all = processor.object("special_tokens");
   Fields token = all.object(name.c_str());
   const json& list = token.array("ids");
-  for (const json& id : list) ids.push_back(static_cast<std::int32_t>(token.integer_of(id, "ids", kLargestId)));
+  for (const json& id : list) ids.push_back(static_cast<std::int32_t>(token.integer_of(id, "ids", kLargestTokenId)));
   if (ids.size() > ReaderLimits::kFrameIds)
     processor.fail(fmt::format("puts more than {} tokens around a text", ReaderLimits::kFrameIds));
 }
@@ -225,7 +220,7 @@ SpecialFrame read_template(Fields& fields) {
 std::int32_t second_of_pair(Fields& fields, const char* key) {
   const json& pair = fields.array(key);
   if (pair.size() != 2) fields.fail(fmt::format("has a {} that is not [token, id]", key));
-  return static_cast<std::int32_t>(fields.integer_of(pair[1], key, kLargestId));
+  return static_cast<std::int32_t>(fields.integer_of(pair[1], key, kLargestTokenId));
 }
 
 /// One step around what the steps before have made.
@@ -253,8 +248,9 @@ void read_vocab(Fields& model, BpeSpec& spec) {
   std::int64_t largest = 0;
   spec.vocab.reserve(vocab.size());
   for (const auto& entry : vocab.items()) {
-    if (!entry.value().is_number_integer() || entry.value() < 0 || entry.value() > kLargestId)
-      model.fail(fmt::format("has a token '{}' whose id is no number from 0 to {}", shown(entry.key()), kLargestId));
+    if (!entry.value().is_number_integer() || entry.value() < 0 || entry.value() > kLargestTokenId)
+      model.fail(
+          fmt::format("has a token '{}' whose id is no number from 0 to {}", shown(entry.key()), kLargestTokenId));
     const auto id = entry.value().get<std::int32_t>();
     if (!ids.insert(id).second)
       model.fail(fmt::format("has two tokens of id {}, one of them '{}'", id, shown(entry.key())));
@@ -312,8 +308,12 @@ BpeSpec read_model(Fields model) {
 
 }  // namespace
 
+nlohmann::json read_tokenizer_document(const std::string& path) {
+  return parse_document(read_tokenizer_file(path), path, ReaderLimits::kTokenizerTreeBytes);
+}
+
 TokenizerSpec read_tokenizer_json(const std::string& path) {
-  const json document = parse(path);
+  const json document = read_tokenizer_document(path);
   Fields top(document, path, "");
   TokenizerSpec spec;
   top.ignore({"padding"});  // padding is for batches
@@ -334,18 +334,6 @@ TokenizerSpec read_tokenizer_json(const std::string& path) {
   spec.added_tokens = read_added_tokens(top);
   top.check_all_read();
   return spec;
-}
-
-TokenizerConfig read_tokenizer_config(const std::string& path) {
-  const json document = parse(path);
-  Fields top(document, path, "");
-  TokenizerConfig config;
-  config.add_bos_token = top.boolean("add_bos_token", false);
-  config.add_eos_token = top.boolean("add_eos_token", false);
-  const json* const token = top.find("eos_token");
-  if (token != nullptr)
-    config.eos_token = token->is_string() ? token->get<std::string>() : top.object("eos_token").text("content");
-  return config;
 }
 
 }  // namespace zs

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/tokenizer/regex.h"
+#include "model/tokenizer/tokenizer.h"
 
 namespace zs {
 
@@ -43,15 +44,13 @@ struct DecoderStep {
   PrependScheme prepend_scheme = PrependScheme::never;
 };
 
+/// No id is larger.
+inline constexpr std::int32_t kLargestTokenId = (1 << 24) - 1;
+
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
   bool single_word = false, lstrip = false, rstrip = false, normalized = false, special = false;
-};
-
-/// Ids before and after a text.
-struct SpecialFrame {
-  std::vector<std::int32_t> before, behind;
 };
 
 struct BpeSpec {
@@ -74,12 +73,5 @@ struct TokenizerSpec {
 
 /// Throws Error(model) with the file and the setting for what is missing, invalid or not supported.
 TokenizerSpec read_tokenizer_json(const std::string& path);
-
-/// Keys that are read of tokenizer_config.json.
-struct TokenizerConfig {
-  std::string eos_token;  // "": none
-  bool add_bos_token = false, add_eos_token = false;
-};
-TokenizerConfig read_tokenizer_config(const std::string& path);
 
 }  // namespace zs

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 namespace zs {
@@ -109,6 +110,14 @@ void from_f32(FileDType dtype, const float* in, void* out, std::int64_t count) {
   } else {
     narrow(in, out, count, [](float value) { return BFloat16(value).bits; });
   }
+}
+
+std::optional<float> first_overflow(FileDType dtype, const float* values, std::int64_t count) {
+  if (dtype == FileDType::f32) return std::nullopt;
+  const float first = dtype == FileDType::f16 ? 65520.0f : 0x1.ffp127f;  // the least that is rounded to infinity
+  for (std::int64_t i = 0; i < count; ++i)
+    if (std::isfinite(values[i]) && std::fabs(values[i]) >= first) return values[i];
+  return std::nullopt;
 }
 
 }  // namespace zs

@@ -49,5 +49,7 @@ constexpr bool is_parameter_dtype(FileDType dtype) {
 /// `count` values of f32, f16 or bf16, at any alignment, as f32; and back, to nearest even. A NaN stays one.
 void to_f32(FileDType dtype, const void* in, float* out, std::int64_t count);
 void from_f32(FileDType dtype, const float* in, void* out, std::int64_t count);
+/// The first of these numbers that is finite and would not be as `dtype`: one of 65520 or more as f16.
+std::optional<float> first_overflow(FileDType dtype, const float* values, std::int64_t count);
 
 }  // namespace zs

@@ -4,9 +4,13 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/base/not_fetched.h"
 
 namespace zs {
 
@@ -18,6 +22,9 @@ RegularFile::RegularFile(std::string path) : path_(std::move(path)), file_(File:
   if (::fstat(file_.descriptor(), &status) != 0 || !S_ISREG(status.st_mode))
     throw Error(ExitCode::model, "this is no regular file", path_, "name a file of weights, or its folder");
   bytes_ = status.st_size;
+  std::array<char, 64> head{};
+  const File::Count have = file_.read_at(0, head.data(), head.size());
+  if (is_lfs_pointer({head.data(), have.bytes})) throw Error(ExitCode::model, kLfsPointer, path_, kFetchLfs);
   identity_ = fmt::format("{}.{}.{}.{}.{}", status.st_dev, status.st_ino, status.st_size, status.st_mtim.tv_sec,
                           status.st_mtim.tv_nsec);
 }

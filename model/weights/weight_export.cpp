@@ -11,6 +11,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "model/tokenizer/tokenizer_config.h"
 #include "model/weights/regular_file.h"
 #include "model/weights/safetensors.h"
 #include "model/weights/weight_files.h"
@@ -50,6 +51,7 @@ void write_tensors(ParameterSource& source, const std::vector<ExportedTensor>& t
   for (const ExportedTensor& tensor : tensors) {
     for_each_piece(source, tensor, kExportElems, [&](const float* values, std::int64_t count) {
       const std::int64_t bytes = count * bits_of(dtype) / 8;
+      check_overflow(dtype, values, count, tensor.name);
       if (dtype == FileDType::f32) return file.append(values, bytes);
       stored.resize(static_cast<std::size_t>(bytes));
       from_f32(dtype, values, stored.data(), count);
@@ -73,16 +75,9 @@ void remove_leftovers(const std::string& path) {
   }
 }
 
-constexpr std::array kCompanions = {"generation_config.json",
-                                    "tokenizer.json",
-                                    "tokenizer_config.json",
-                                    "tokenizer.model",
-                                    "special_tokens_map.json",
-                                    "added_tokens.json",
-                                    "vocab.json",
-                                    "merges.txt",
-                                    "chat_template.jinja",
-                                    "chat_template.json"};
+constexpr std::array kCompanions = {
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+    "chat_template.jinja",   "chat_template.json"};
 
 }  // namespace
 
@@ -144,19 +139,37 @@ void export_file(ParameterSource& source, const TensorMap& map, const std::strin
   write_tensors(source, exported_tensors(map, source.parameters()), path, FileDType::f32);
 }
 
-std::vector<std::string> copy_companions(const std::string& from, const std::string& to) {
+void check_overflow(FileDType dtype, const float* values, std::int64_t count, const std::string& tensor) {
+  if (const auto value = first_overflow(dtype, values, count))
+    throw Error(ExitCode::model, fmt::format("{} would be infinite as {}", *value, name_of(dtype)), tensor,
+                dtype == FileDType::f16 ? "export as bf16 or f32" : "export as f32");
+}
+
+std::vector<std::string> copy_companions(const std::string& model, const std::string& tokenizer,
+                                         const std::string& to) {
   std::vector<std::string> left_out;
-  for (const char* name : kCompanions) {
-    std::error_code failed;
-    if (!fs::is_regular_file(fs::path(from) / name, failed)) continue;
-    if (const auto file = file_of_model(from, name))
-      write_file_atomically((fs::path(to) / name).string(), read_text_file(*file, ReaderLimits::kCompanionBytes));
+  std::error_code failed;
+  const auto copy = [&](const std::string& folder, const std::string& name, const std::string& as) {
+    if (!fs::is_regular_file(fs::path(folder) / name, failed)) return;
+    if (const auto file = file_of_model(folder, name))
+      write_file_atomically((fs::path(to) / as).string(), read_text_file(*file, ReaderLimits::kCompanionBytes));
     else
       left_out.push_back(
-          fmt::format("{}/{} is a link that leads out of the model's folder, and is not exported: put "
-                      "the file there",
-                      from, name));
-  }
+          fmt::format("{}/{} is a link that leads out of the model's folder, and is not exported: put the file there",
+                      folder, name));
+  };
+  constexpr const char* kGeneration = "generation_config.json";
+  if (!model.empty()) copy(model, kGeneration, kGeneration);
+  if (tokenizer.empty()) return left_out;
+  const TokenizerFiles files = find_tokenizer_files(tokenizer);
+  const auto name_of_file = [](const std::string& path) { return fs::path(path).filename().string(); };
+  if (!files.json.empty()) copy(files.folder, name_of_file(files.json), "tokenizer.json");
+  if (!files.pieces.empty()) copy(files.folder, name_of_file(files.pieces), "tokenizer.model");
+  for (const char* name : kCompanions) copy(files.folder, name, name);
+  const fs::path templates = "additional_chat_templates";
+  if (fs::is_directory(fs::path(files.folder) / templates, failed)) fs::create_directory(to / templates, failed);
+  for (const fs::directory_entry& entry : fs::directory_iterator(fs::path(files.folder) / templates, failed))
+    copy(files.folder, (templates / entry.path().filename()).string(), (templates / entry.path().filename()).string());
   return left_out;
 }
 

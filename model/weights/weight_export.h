@@ -59,9 +59,12 @@ void export_safetensors(ParameterSource& source, const TensorMap& map, const std
 /// Exports as one f32 file of this name, otherwise as above. Error(io), Error(cannot_create).
 void export_file(ParameterSource& source, const TensorMap& map, const std::string& path);
 
-/// Tokenizer files and generation_config.json, as far as they are there, and belong to the model (file_of_model()). A
-/// line for each that does not.
-std::vector<std::string> copy_companions(const std::string& from, const std::string& to);
+/// Error(model) where a number of `tensor` would become infinite as `dtype`.
+void check_overflow(FileDType dtype, const float* values, std::int64_t count, const std::string& tensor);
+
+/// Copies into the folder `to`, as far as they are there, generation_config.json of a model's folder, and a tokenizer's
+/// files; `tokenizer`: its folder, or one of its files. A line for each that does not belong there (file_of_model()).
+std::vector<std::string> copy_companions(const std::string& model, const std::string& tokenizer, const std::string& to);
 
 /// A folder that appears whole or not at all: written beside its place, and renamed by commit(). What a killed process
 /// has left is removed by the next one that writes there. Error(cannot_create) where the place is taken by more than an

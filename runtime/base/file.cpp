@@ -218,7 +218,7 @@ File Folder::file(const std::string& name, int flags) const noexcept {
   return File(-1);
 }
 
-mode_t Folder::type_of(const std::string& name) const noexcept {
+unsigned Folder::type_of(const std::string& name) const noexcept {
   struct stat status {};
   return ::fstatat(descriptor(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 ? status.st_mode & S_IFMT : 0;
 }

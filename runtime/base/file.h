@@ -1,7 +1,5 @@
 #pragma once
 
-#include <sys/types.h>
-
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +14,7 @@ namespace zs {
 
 /// Modes of new folders and files, of which the umask takes. Their owner may always use them: a run could not go on
 /// otherwise.
-inline constexpr mode_t kFolderMode = 0777, kFileMode = 0666;
+inline constexpr unsigned kFolderMode = 0777, kFileMode = 0666;
 
 /// Test of an error: a disk or a quota is exhausted.
 bool is_no_space(int error);
@@ -92,7 +90,7 @@ class Folder {
   Folder folder(const std::string& name) const noexcept;
   File file(const std::string& name, int flags) const noexcept;
   /// Type of what has the name, a link itself; 0 where there is nothing, or it cannot be said.
-  mode_t type_of(const std::string& name) const noexcept;
+  unsigned type_of(const std::string& name) const noexcept;
   int names(std::vector<std::string>& names) const;
   int make_folder(const std::string& name) const noexcept;
   /// Replaces nothing, not even an empty folder: EEXIST.

@@ -143,6 +143,10 @@ TEST_CASE("a document that is longer than a sequence is refused, cut short, or c
   CHECK(error.code() == ExitCode::dataset);
   CHECK(error.what_happened() == "the document has 19 tokens, and a sequence 8");
   CHECK(error.where() == dir / "a.txt:2");
+  DatasetOptions many = options;
+  many.train = {dir.write("m.txt", "ab\nabcdefghi\nabcdefghijklm\nabcdefghij\n")};
+  CHECK(refusal(many).what_happened() == "the document has 9 tokens, and a sequence 8 (3 of 4 documents are too long)");
+  CHECK_THAT(refusal(many).what_to_do(), Catch::Contains("train.sequence to 13"));
   options.documents.overlong = Overlong::truncate;
   CHECK(documents_of(open_dataset(options).train) == Documents{{"ab", "b."}, {"abcdefgh", "bcdefgh."}});
   options.documents.overlong = Overlong::split;
@@ -160,62 +164,16 @@ TEST_CASE("a document that is longer than a sequence is refused, cut short, or c
   CHECK(refusal(prompted).what_happened() == "the prompt has 8 tokens, and fills the sequence of 8");
 }
 
-TEST_CASE("where the tokenizer ends each text itself, a document has one end, and it is not behind its prompt") {
+TEST_CASE("without a sequence length it is the longest document's, within a limit") {
   TempDir dir;
-  dir.write("tokenizer.json",
-            R"({"version": "1.0", "truncation": null, "padding": null, "normalizer": null, "pre_tokenizer": null,
-                "decoder": null, "added_tokens": [{"id": 3, "content": "<e>", "single_word": false, "lstrip": false,
-                                                   "rstrip": false, "normalized": false, "special": true}],
-                "post_processor": {"type": "TemplateProcessing", "pair": [],
-                                   "single": [{"Sequence": {"id": "A", "type_id": 0}},
-                                              {"SpecialToken": {"id": "<e>", "type_id": 0}}],
-                                   "special_tokens": {"<e>": {"id": "<e>", "ids": [3], "tokens": ["<e>"]}}},
-                "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-                          "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
-                          "ignore_merges": false, "vocab": {"a": 0, "b": 1, "c": 2}, "merges": []}})");
-  dir.write("tokenizer_config.json", R"({"eos_token": "<e>"})");
-  DatasetOptions options =
-      options_of(DocumentFormat::jsonl,
-                 {dir.write("a.jsonl", "{\"q\": \"ab\", \"text\": \"c\"}\n{\"q\": \"\", \"text\": \"b\"}\n")});
-  options.tokenizer = std::shared_ptr<const Tokenizer>(open_tokenizer(dir.path()));
-  options.vocab = 4;
-  options.documents.prompt_field = "q";
-  std::vector<std::int32_t> inputs(kSequence), targets(kSequence);
-  open_dataset(options).train.fill(0, 1, inputs.data(), targets.data());
-  inputs.resize(6), targets.resize(6);
-  CHECK(inputs == std::vector<std::int32_t>{0, 1, 2, 3, 1, 3});
-  CHECK(targets == std::vector<std::int32_t>{kIgnoredTarget, 2, 3, kIgnoredTarget, 3, kIgnoredTarget});
-}
-
-TEST_CASE("documents through a tokenizer end with its end-of-text token, and a prompt is encoded by itself") {
-  TempDir dir;
-  DatasetOptions options =
-      options_of(DocumentFormat::jsonl,
-                 {dir.write("a.jsonl", "{\"q\": \"In the begin\", \"a\": \"ning God\"}\n{\"q\":\"\",\"a\":\"And\"}")});
-  const auto tokenizer = std::shared_ptr<const Tokenizer>(
-      open_tokenizer(fmt::format("{}/tests/data/tokenizers/gpt2", ZSHARD_SOURCE_ROOT)));
-  options.tokenizer = tokenizer;
-  options.vocab = tokenizer->vocab_size();
-  options.documents.field = "a";
-  options.documents.prompt_field = "q";
-  options.sequence = 16;
-  std::vector<std::int32_t> prompt = tokenizer->encode("In the begin"), answer = tokenizer->encode("ning God");
-  std::vector<std::int32_t> wanted = prompt, targets(prompt.size() - 1, kIgnoredTarget);
-  wanted.insert(wanted.end(), answer.begin(), answer.end());
-  targets.insert(targets.end(), answer.begin(), answer.end());
-  wanted.push_back(*tokenizer->end_of_text());
-  targets.insert(targets.end(), {*tokenizer->end_of_text(), kIgnoredTarget});
-  for (const int threads : {1, 3}) {
-    options.threads = threads;
-    const SampleSource source = open_dataset(options).train;
-    REQUIRE(source.windows() == 1);
-    std::vector<std::int32_t> inputs(16), own(16);
-    const auto lengths = source.fill(0, 1, inputs.data(), own.data());
-    CHECK(lengths[0] == std::ssize(wanted));
-    inputs.resize(wanted.size()), own.resize(wanted.size());
-    CHECK(inputs == wanted);
-    CHECK(own == targets);
-  }
+  DatasetOptions options = options_of(DocumentFormat::lines, {dir.write("a.txt", "ab\nabcdef\nabc\n")});
+  options.sequence = 0;
+  options.most_sequence = 100;
+  CHECK(open_dataset(options).train.sequence() == 6);
+  options.validation = {dir.write("v.txt", "abcdefg\n")};
+  CHECK(open_dataset(options).train.sequence() == 7);
+  options.most_sequence = 5;
+  CHECK(refusal(options).what_happened() == "the document has 6 tokens, and a sequence 5");
 }
 
 TEST_CASE("the last documents are kept for validation, whole") {
@@ -327,6 +285,26 @@ TEST_CASE(
   const auto both =
       read_documents({dir / "a.jsonl"}, {.format = DocumentFormat::jsonl, .field = "text", .prompt_field = "text"});
   CHECK(both.front().prompt == "cd");
+}
+
+TEST_CASE("what is wrong with a line is answered with what helps") {
+  TempDir dir;
+  const auto advice = [&](const std::string& text) {
+    return refusal(options_of(DocumentFormat::jsonl, {dir.write("a.jsonl", text)})).what_to_do();
+  };
+  CHECK_THAT(advice("[{\"text\": \"a\"}]\n"), Catch::Contains("jq -c"));
+  CHECK_THAT(advice("[\n  {\"text\": \"a\"}\n]\n"), Catch::Contains("jq -c"));
+  CHECK_THAT(advice("{\"x\": NaN, \"text\": \"a\"}\n"), Catch::Contains("NaN"));
+  CHECK_THAT(advice("{\"x\": -Infinity, \"text\": \"a\"}\n"), Catch::Contains("Infinity"));
+  CHECK_THAT(advice("{\"text\": \"a\\ud83d\"}\n"), Catch::Contains("half a character"));
+  CHECK_THAT(advice("{\"text\": \"a\""), Catch::Contains("ends within"));
+  CHECK_THAT(advice("{\"text\": 'a'}\n"), Catch::StartsWith("write one JSON object a line"));
+  CHECK_THAT(advice("{\"messages\": [{\"role\": \"user\"}]}\n"), Catch::Contains("chat template"));
+  CHECK_THAT(advice("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"),
+             Catch::Contains("git lfs pull"));
+  const SampleSource source =
+      open_dataset(options_of(DocumentFormat::jsonl, {dir.write("b.jsonl", "{\"text\": \"ab\"}\n\n  \n")})).train;
+  CHECK(source.documents() == 1);
 }
 
 TEST_CASE("a missing field is refused with those that there are") {

@@ -20,6 +20,24 @@ TEST_CASE("a --set that cannot be read is refused") {
   CHECK(only_problem(kSmall, {"train.stebs=3"}).what_to_do() == "did you mean train.steps?");
 }
 
+TEST_CASE("a key's name in other programs is answered with ours") {
+  const auto advice = [](const std::string& key) { return only_problem(kSmall, {key + "=3"}).what_to_do(); };
+  CHECK(advice("train.learning_rate") == "here that is train.lr");
+  CHECK(advice("learning_rate") == "here that is train.lr");
+  CHECK(advice("train.num_train_epochs") == "here that is train.epochs");
+  CHECK(advice("epochs") == "did you mean train.epochs?");
+  CHECK(advice("lora.r") == "here that is lora.rank");
+  CHECK_THAT(advice("train.gradient_accumulation_steps"), Catch::Contains("train.global_batch"));
+  for (const char* const leaf :
+       {"num_epochs", "max_steps", "batch_size", "warmup_ratio", "max_grad_norm", "max_seq_length", "output_dir",
+        "save_steps", "eval_steps", "target_modules", "hidden_size"}) {
+    const std::string ours(*foreign_config_key(leaf));
+    CAPTURE(leaf, ours);
+    CHECK(find_config_key(ours.substr(0, ours.find_first_of(", ="))) != nullptr);
+  }
+  CHECK_THAT(only_problem(kSmall, {"lora.dropout=0.1"}).what_to_do(), Catch::StartsWith("only 0 is supported"));
+}
+
 TEST_CASE("an unknown key is refused with its line and the nearest known key") {
   const Error error = only_problem(kSmall + "warmpu = 3\n");
   CHECK(error.what_happened() == "unknown key train.warmpu");

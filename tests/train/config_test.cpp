@@ -312,3 +312,52 @@ TEST_CASE("a time limit is a number of seconds or hours, minutes and seconds, in
   CHECK(parse_config(kSmall, "small.toml", {"train.time_limit=48:00:00"}).train.time_limit.value == 172800);
   CHECK(parse_config(kSmall, "small.toml").train.time_limit.value == 0);
 }
+
+TEST_CASE("epochs take the place of steps, once the data is known") {
+  const std::string text = "model.preset = \"tiny\"\ndata.train = \"a\"\ntrain.global_batch = 8\n";
+  const auto resolved = [&](const std::string& epochs, std::int64_t sequences, Overrides more = {}) {
+    more.push_back("train.epochs=" + epochs);
+    Config config = parse_config(text, "a.toml", more);
+    resolve_by_data(config, 77, sequences);
+    CHECK(config.train.epochs == 0);
+    CHECK(parse_config(to_toml(config), "again.toml") == config);
+    return config.train;
+  };
+  CHECK(resolved("3", 16).steps == 6);
+  CHECK(resolved("3", 17).steps == 7);
+  CHECK(resolved("0.1", 8).steps == 1);
+  CHECK(resolved("3", 16).sequence == 256);
+  CHECK_THROWS_WITH(resolved("3", 16, {"train.schedule=wsd", "train.warmup=6"}), Catch::Contains("overlaps"));
+  CHECK_THROWS_WITH(resolved("1000000", 1 << 30), Catch::Contains("make it smaller"));
+  CHECK_THROWS_WITH(parse_config(text, "a.toml"),
+                    Catch::Contains("train.steps is missing") && Catch::Contains("epochs"));
+  CHECK_THROWS_WITH(parse_config(text, "a.toml", {"train.steps=3", "train.epochs=2"}),
+                    Catch::Contains("train.epochs = 2 does not go with train.steps"));
+}
+
+TEST_CASE("a model of a folder has the defaults of fine-tuning, and another one those it had") {
+  const std::string folder = "model.path=" ZSHARD_SOURCE_ROOT "/tests/data/huggingface/llama";
+  const Overrides documents = {"data.format=lines"}, validated = {"data.format=lines", "run.validate_every=5"};
+  const auto with = [&](Overrides more) {
+    more.push_back(folder);
+    return parse_config("data.train = \"a\"\ntrain.steps = 3\ntrain.global_batch = 8\n", "a.toml", more);
+  };
+  CHECK(parse_config(kSmall, "a.toml").train.lr == 6e-4);
+  CHECK(parse_config(kSmall, "a.toml").train.weight_decay == 0.1);
+  CHECK(parse_config(kSmall, "a.toml").data.validation_fraction == 0.1);
+  CHECK(parse_config(kSmall, "a.toml", documents).data.validation_fraction == 0);
+  CHECK(parse_config(kSmall, "a.toml", documents).train.sequence == 256);
+  CHECK(parse_config(kSmall, "a.toml", validated).data.validation_fraction == 0.1);
+  CHECK(with({}).train.lr == 2e-5);
+  CHECK(with({"lora.rank=2", "lora.targets=all-linear"}).train.lr == 2e-4);
+  CHECK(with({"train.lr=1"}).train.lr == 1);
+  CHECK(with({}).train.weight_decay == 0);
+  CHECK(with({}).data.validation_fraction == 0);
+  CHECK(with({"run.validate_every=5"}).data.validation_fraction == 0.1);
+  CHECK(with({}).train.sequence == std::min<std::int64_t>(with({}).model.context, 2048));
+  Config config = with(documents);
+  CHECK(config.train.sequence == 0);
+  resolve_by_data(config, 77, 5);
+  CHECK(config.train.sequence == 77);
+  CHECK(with({}).run.export_dtype == "f32");
+}

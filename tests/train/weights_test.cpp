@@ -204,7 +204,7 @@ TEST_CASE("a file belongs to a model where its folder, or its place in the hub's
   std::filesystem::create_directory_symlink(folder, dir / "model");
   for (const std::string& from : {folder, dir / "model"}) {
     TempDir to;
-    const std::vector<std::string> left_out = copy_companions(from, to.path());
+    const std::vector<std::string> left_out = copy_companions(from, from, to.path());
     CHECK(left_out.size() == 2);
     CHECK(left_out.front().find("added_tokens.json is a link that leads out") != std::string::npos);
     CHECK(to.entries() == 3);

@@ -3,6 +3,7 @@
 #include "model/data/utf8.h"
 #include "model/train/cli/number_option.h"
 #include "model/train/config/expand_path.h"
+#include "runtime/base/standard_streams.h"
 
 namespace zs {
 
@@ -15,7 +16,10 @@ void add_export_options(CLI::App& app, ExportJob& job) {
       ->check([](const std::string& text) { return text.empty() ? std::string("needs a new folder") : std::string(); });
   app.add_flag("--average", job.is_average,
                "with --export of a run or a checkpoint: the average of the weights that it trained with train.average");
-  app.add_option("--dtype", job.dtype, "with --export: f32, bf16, f16 or, of a GGUF file, q8_0; f32 if not given")
+  app.add_option(
+         "--dtype", job.dtype,
+         "with --export: f32, bf16, f16 or, of a GGUF file, q8_0; if not given what the folder has that the model "
+         "came from, else f32")
       ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0"}));
   app.add_option("--shard-mib", job.shard_mib, "with --export: about how many MiB a file of weights has at most")
       ->check(integer_from(1, 1 << 30));

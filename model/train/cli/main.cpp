@@ -119,10 +119,8 @@ Loaded load(const CommandLine& line, const char* program) {
   loaded.job.verify_order = line.verify_order;
   loaded.job.verify_data = line.verify_data;
   loaded.job.explain = line.explained;
-  std::error_code failed;
-  const auto executable = std::filesystem::read_symlink("/proc/self/exe", failed);
   loaded.job.started = program_start;
-  loaded.job.program_folder = (failed ? std::filesystem::path(program) : executable).parent_path().string();
+  loaded.job.program_folder = zs::program_folder(program);
   loaded.inference.evaluate.program_folder = loaded.job.program_folder;
   return loaded;
 }
@@ -232,10 +230,9 @@ int launch(const CommandLine& line, const char* program) {
     const auto world = zs::make_process_world(options, transport_for(loaded));
     return run_process(*world, loaded);
   }
-  const auto& comm = loaded.job.config.comm;
-  if (loaded.code == 0 && comm.ranks > 1 && line.dry_run.empty()) return run_threads(loaded, options);
+  if (loaded.code == 0 && config.comm.ranks > 1 && line.dry_run.empty()) return run_threads(loaded, options);
   auto world = zs::make_single_world(options);
-  if (loaded.code == 0 && comm.transport == "null") world = zs::make_null_world(std::move(world));
+  if (loaded.code == 0 && config.comm.transport == "null") world = zs::make_null_world(std::move(world));
   return run_process(*world, loaded);
 }
 
@@ -335,18 +332,19 @@ int parse_and_run(int argc, char** argv) {
   bool wants_keys = false;
   std::string verified, verified_weights;
   zs::TokenizeJob tokenized;
+  zs::ShowDocument shown;
   zs::ExportJob exported;
   zs::ReportJob report;
   add_run_options(app, line);
   zs::add_explain_options(app, line.explain);
-  app.add_option("--verify", verified,
-                 "read every byte of a checkpoint, or of all of a run, and stop; no configuration is needed");
+  app.add_option("--verify", verified, "read every byte of a checkpoint, or of all of a run, and stop");
   app.add_option("--verify-weights", verified_weights,
                  "check a file of weights in safetensors, an index, or the folder of a model, list what is in it, and "
                  "stop; no configuration is needed");
   zs::add_export_options(app, exported);
   zs::add_report_options(app, report);
   zs::add_tokenize_options(app, tokenized);
+  zs::add_show_options(app, shown);
   zs::add_inference_options(app, line.inference);
   app.add_flag("--help-config", wants_keys, "list every key of the configuration");
   app.set_version_flag("--version", [] { return zs::describe_build(); });
@@ -379,6 +377,8 @@ int parse_and_run(int argc, char** argv) {
     return print_answer(zs::describe_weights(zs::expand_path(verified_weights)));
   if (!line.problem && line.config_path.empty() && !line.inference.is_wanted())
     line.problem = Error(ExitCode::usage, "no configuration file", "command line", "give one: train CONFIG.toml");
+  if (!line.problem && shown.is_wanted())
+    return is_first_started() ? print_answer(zs::show_document(shown, line.config_path, line.overrides, argv[0])) : 0;
   return launch(line, argv[0]);
 }
 

@@ -1,7 +1,14 @@
 #include "model/train/cli/tokenize_command.h"
 
 #include <cstdlib>
+#include <limits>
+#include <map>
 #include <string_view>
+
+#include "model/train/config/config_dataset.h"
+#include "model/train/config/expand_path.h"
+#include "model/train/rank/program.h"
+#include "runtime/device/cpu_topology.h"
 
 namespace zs {
 
@@ -14,6 +21,31 @@ void add_tokenize_options(CLI::App& app, TokenizeJob& job) {
       ->check([](const std::string& text) { return text.empty() ? std::string("needs a folder") : std::string(); });
   app.add_option("TEXT...", job.inputs, "with --tokenize and --evaluate: what to read")->type_name("");
   app.add_option("--out", job.out, "with --tokenize, --report and --fit: the file to write")->type_name("FILE");
+  static const std::map<std::string, SpecialTokens> kSpecial = {
+      {"auto", SpecialTokens::automatic}, {"always", SpecialTokens::always}, {"none", SpecialTokens::none}};
+  app.add_option("--special-tokens", job.special,
+                 "with --tokenize: auto, always or none: which tokens a text gets beside its own, as "
+                 "data.special_tokens has it")
+      ->transform(CLI::CheckedTransformer(kSpecial))
+      ->type_name("auto|always|none");
+}
+
+void add_show_options(CLI::App& app, ShowDocument& shown) {
+  app.add_option("--show-document", shown.number,
+                 "print document N of the training data as it is trained on, ids, tokens and which of them are "
+                 "targets, and stop: --show-document N CONFIG.toml")
+      ->type_name("N")
+      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()));
+}
+
+std::string show_document(const ShowDocument& shown, const std::string& config,
+                          const std::vector<std::string>& overrides, const char* program) {
+  const std::string path = expand_path(config);
+  const Config loaded = load_config(path, overrides);
+  DatasetOptions options = dataset_options(loaded, path, program_folder(program));
+  if (!loaded.data.tokenizer.empty()) options.tokenizer = open_tokenizer(loaded.data.tokenizer);
+  options.threads = cpu_share(0, 1).threads;
+  return show_document(options, shown.number);
 }
 
 int tokenize(TokenizeJob& job, const std::string& first_input) {

@@ -45,6 +45,7 @@ std::string kind_of(const toml::node& node) {
 std::string expected(const ConfigKey& key) {
   const std::string allowed = key.allowed();
   if (!key.choices.empty()) return "use one of " + allowed;
+  if (key.range.min == key.range.max) return fmt::format("only {} is supported: leave it out", allowed);
   const bool is_countable = !key.type().starts_with("true") && !key.type().starts_with("seconds");
   return "give " + (is_countable ? article(key.type()) : key.type()) + (allowed.empty() ? "" : ", " + allowed);
 }
@@ -206,6 +207,8 @@ void report_unknown(ConfigDraft& draft, const std::string& name, const std::stri
   std::string advice = "train --help-config lists all keys";
   if (const auto now = renamed_config_key(name))
     advice = fmt::format("it is called {} now", *now);
+  else if (const auto ours = foreign_config_key(name))
+    advice = fmt::format("here that is {}", *ours);
   else if (const auto nearest = nearest_config_key(name))
     advice = fmt::format("did you mean {}?", *nearest);
   draft.problems.emplace_back(ExitCode::config, fmt::format("unknown key {}", name.substr(0, 80)), where, advice);

@@ -14,6 +14,9 @@
 
 namespace zs {
 
+/// Largest train.sequence that is chosen beside model.path where none is given.
+inline constexpr std::int64_t kMostDefaultSequence = 2048;
+
 /// Configuration of a run. Plain data: the members' initial values are the defaults that the schema documents
 /// (config_schema.h), and after load_config every value is resolved (a preset's sizes, the sequence length ... are
 /// filled in).
@@ -26,7 +29,7 @@ struct Config {
     double validation_fraction = 0.1;
     std::int64_t token_bytes = 2;
     std::string tokenizer;
-    std::string format = "stream", field = "text", prompt_field, overlong = "refuse";
+    std::string format = "stream", field = "text", prompt_field, overlong = "refuse", special_tokens = "auto";
     /// Some targets may be kIgnoredTarget, and count for nothing. Not a key: it follows from those that say what data
     /// is.
     bool has_ignored_targets = false;
@@ -45,6 +48,7 @@ struct Config {
   };
   struct Train {
     std::int64_t steps = 0, global_batch = 0, micro_batch = 1, sequence = 0;  ///< batches count sequences
+    double epochs = 0;  ///< instead of steps, until the data is known; 0: none
     double lr = 6e-4, min_lr_ratio = 0.1;
     std::int64_t warmup = 0;
     std::string schedule = "cosine";
@@ -218,6 +222,10 @@ SchemeOptions scheme_options(const Config& config);
 
 /// Micro-batches that each rank computes in a step. Where the ranks do not divide them, the last is empty on some.
 std::int64_t micro_batches_a_rank(const Config& config, int ranks);
+
+/// Sets what the training data decides, of sequences of `sequence` tokens: train.sequence where it is 0, and the steps
+/// that train.epochs are. Throws Error(config) where these do not go with other keys.
+void resolve_by_data(Config& config, std::int64_t sequence, std::int64_t sequences);
 
 /// Checks what only the number of ranks decides: each must have a micro-batch, and groups of ranks must divide them.
 /// Throws Error(config) that says which values would work. `hosts`: host of each rank; empty: they are on one.

@@ -1,5 +1,6 @@
 #include "model/train/config/config_dataset.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "model/data/data_files.h"
@@ -57,6 +58,12 @@ void make_absolute(std::string& path) {
 
 }  // namespace
 
+SpecialTokens special_tokens(const Config& config) {
+  const std::string& special = config.data.special_tokens;
+  if (special == "none") return SpecialTokens::none;
+  return special == "always" ? SpecialTokens::always : SpecialTokens::automatic;
+}
+
 DatasetOptions dataset_options(const Config& config, const std::string& config_path, const std::string& build_folder) {
   DatasetOptions options;
   options.kind = config.data.kind == "text" ? DataKind::text : DataKind::tokens;
@@ -70,7 +77,10 @@ DatasetOptions dataset_options(const Config& config, const std::string& config_p
   for (const std::string& folder : {std::string(), beside, build_folder})
     if (folder.empty() ? options.folders.empty() : folder != options.folders.back()) options.folders.push_back(folder);
   options.sequence = config.train.sequence;
+  options.most_sequence = std::min(config.model.context, kMostDefaultSequence);
   options.vocab = config.model.vocab;
+  options.has_fixed_vocab = !config.model.path.empty();
+  options.special = special_tokens(config);
   options.seed = static_cast<std::uint64_t>(config.train.seed);
   return options;
 }

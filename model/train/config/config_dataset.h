@@ -5,6 +5,9 @@
 
 namespace zs {
 
+/// data.special_tokens.
+SpecialTokens special_tokens(const Config& config);
+
 /// The dataset that a resolved configuration describes. Relative paths are looked up in the current folder, beside the
 /// configuration file, then in `build_folder` (the program's).
 DatasetOptions dataset_options(const Config& config, const std::string& config_path, const std::string& build_folder);

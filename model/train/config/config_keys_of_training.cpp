@@ -162,6 +162,11 @@ constexpr std::array kTrainingKeys = {
               "",
               "What becomes of a document of more than `train.sequence` tokens: an error that names it, its first "
               "tokens alone, or parts, each a document."},
+    ConfigKey{"data.special_tokens", [](Config& c) -> ConfigSlot { return &c.data.special_tokens; }, any,
+              "auto|always|none", "",
+              "Which tokens a document gets beside those of its text, of those that the tokenizer puts around a text "
+              "and the end-of-text token. `auto`: those that the text does not have there itself, as one that a chat "
+              "template has made; or all, or none. docs/tokenizer.md."},
     ConfigKey{"data.train", [](Config& c) -> ConfigSlot { return &c.data.train; }, any, "", "required",
               "Files, globs or folders. Relative ones are looked up in the current folder, beside the configuration "
               "file, then in the build folder. `~` and `$NAME` work as in a shell at the start of a part of the "
@@ -176,12 +181,17 @@ constexpr std::array kTrainingKeys = {
               "the end of `data.train`", "The same, for validation.", OnResume::free},
     ConfigKey{
         "data.validation_fraction", [](Config& c) -> ConfigSlot { return &c.data.validation_fraction; },
-        between(0, 0.9), "", "",
+        between(0, 0.9), "", "`0.1`; of documents, or beside `model.path`, `0.0` where nothing validates",
         "Part at the end of `data.train` that is kept for validation; without effect when `data.validation` is set.",
         OnResume::free},
 
-    ConfigKey{"train.steps", [](Config& c) -> ConfigSlot { return &c.train.steps; }, between(1, 1e9), "", "required",
-              "Optimizer steps."},
+    ConfigKey{"train.steps", [](Config& c) -> ConfigSlot { return &c.train.steps; }, between(1, 1e9), "",
+              "required, or `train.epochs`", "Optimizer steps."},
+    ConfigKey{
+        "train.epochs", [](Config& c) -> ConfigSlot { return &c.train.epochs; }, between(0, 1e6), "",
+        "by `train.steps`",
+        "Passes over the training data, such as 3 or 0.5, instead of `train.steps`: the steps are as many as they "
+        "take, rounded up. The run's own configuration has the steps."},
     ConfigKey{"train.global_batch", [](Config& c) -> ConfigSlot { return &c.train.global_batch; }, between(1, 1048576),
               "", "required",
               "Sequences a step, over all ranks; a multiple of `train.micro_batch`. Ranks that do not divide it have "
@@ -190,9 +200,10 @@ constexpr std::array kTrainingKeys = {
     ConfigKey{"train.micro_batch", [](Config& c) -> ConfigSlot { return &c.train.micro_batch; }, between(1, 65536), "",
               "", "Sequences that one rank computes at a time."},
     ConfigKey{"train.sequence", [](Config& c) -> ConfigSlot { return &c.train.sequence; }, between(1, 1048576), "",
-              "`model.context`", "Tokens a sequence; at most `model.context`.", OnResume::refused},
-    ConfigKey{"train.lr", [](Config& c) -> ConfigSlot { return &c.train.lr; }, positive(1e12), "", "",
-              "Peak learning rate."},
+              "`model.context`; beside `model.path` at most 2048, and of documents what the longest one takes",
+              "Tokens a sequence; at most `model.context`.", OnResume::refused},
+    ConfigKey{"train.lr", [](Config& c) -> ConfigSlot { return &c.train.lr; }, positive(1e12), "",
+              "`0.0006`; beside `model.path` `2e-5`, of adapters `2e-4`", "Peak learning rate."},
     ConfigKey{"train.min_lr_ratio", [](Config& c) -> ConfigSlot { return &c.train.min_lr_ratio; }, between(0, 1), "",
               "", "The schedule ends at this part of `train.lr`."},
     ConfigKey{"train.warmup", [](Config& c) -> ConfigSlot { return &c.train.warmup; }, between(0, 1e9), "", "",
@@ -213,7 +224,7 @@ constexpr std::array kTrainingKeys = {
               "What makes a step of gradients (docs/optimizers.md).",
               OnResume::refused},
     ConfigKey{"train.weight_decay", [](Config& c) -> ConfigSlot { return &c.train.weight_decay; }, between(0, 100), "",
-              "`0.1`, with `sgd` `0.0`",
+              "`0.1`; with `sgd`, or beside `model.path`, `0.0`",
               "Weight decay, decoupled from the gradient but with `sgd`; not for norms and biases."},
     ConfigKey{"train.beta1", [](Config& c) -> ConfigSlot { return &c.train.beta1; }, below_one, "", "",
               "AdamW's first moment; of Lion, how much of a step's direction is the momentum's.", OnResume::refused},

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "model/families/family.h"
 #include "model/tokenizer/tokenizer.h"
 #include "model/train/config/config_schema.h"
 #include "model/train/config/expand_path.h"
 #include "model/train/config/folder_model.h"
+#include "runtime/base/not_fetched.h"
 
 namespace zs {
 namespace {
@@ -121,11 +123,16 @@ bool resolve_folder(ConfigDraft& draft) {
   ModelConfig& model = draft.config.model;
   if (model.path.empty() || !are_good(draft, {"model.path"})) return false;
   try {
-    model.path = found_folder(draft);
+    const std::string given = std::exchange(model.path, found_folder(draft));
     std::error_code failed;
-    if (is_described(draft) && !std::filesystem::exists(model.path, failed)) return false;
+    const bool is_there = std::filesystem::exists(model.path, failed);
+    if (is_described(draft) && !is_there) return false;
+    if (!is_there)
+      throw Error(ExitCode::model, "there is no such folder", model.path,
+                  is_like_hub_name(given) ? kFetchModel : "name the folder of a model");
     take_folder(draft, folder_model(model.path));
     take_tokenizer(draft);
+    if (!draft.is_given("run.export_dtype")) draft.config.run.export_dtype = folder_dtype(model.path);
   } catch (const Error& error) {
     draft.bad.insert(
         {"model.path", "model.layers", "model.heads", "model.width", "model.context", "model.vocab", "train.sequence"});

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "model/train/config/config_cuda.h"
+#include "model/train/config/config_defaults.h"
 #include "model/train/config/config_lora.h"
 #include "model/train/config/config_model.h"
 #include "model/train/config/config_offload.h"
@@ -26,6 +27,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::int64_t kMostDefaultSequence = 2048;  // beside model.path
+
 std::string default_name(const std::string& source) {
   std::string name = fs::path(source).stem().string();
   for (char& c : name)
@@ -42,42 +45,6 @@ void check_name(ConfigDraft& draft) {
   if (name.empty() || name.size() > 100 || name.front() == '.' || !is_plain)
     draft.report("name", fmt::format("name {} cannot name a folder", toml_string(name)),
                  "use 1 to 100 letters, digits, '.', '_' or '-', not starting with '.'");
-}
-
-void check_sizes(ConfigDraft& draft) {
-  const Config& c = draft.config;
-  if (are_good(draft, {"train.global_batch", "train.micro_batch"}) && c.train.global_batch % c.train.micro_batch != 0)
-    draft.report("train.micro_batch",
-                 fmt::format("train.global_batch {} is not a multiple of train.micro_batch {}", c.train.global_batch,
-                             c.train.micro_batch),
-                 "change one of them");
-  constexpr double kMostTokens = 4e18;  // counters of tokens are 64-bit
-  if (are_good(draft, {"train.steps", "train.global_batch", "train.sequence"})) {
-    const double tokens = static_cast<double>(c.train.steps) * static_cast<double>(c.train.global_batch) *
-                          static_cast<double>(c.train.sequence);
-    if (tokens > kMostTokens)
-      draft.report("train.steps", fmt::format("steps x batch x sequence is {:.1e} tokens", tokens), "make it smaller");
-  }
-  if (are_good(draft, {"train.micro_batch", "train.sequence", "model.vocab"})) {
-    const double logits = static_cast<double>(c.train.micro_batch) * static_cast<double>(c.train.sequence) *
-                          static_cast<double>(c.model.vocab);
-    if (logits > kMostTokens)
-      draft.report("train.micro_batch", fmt::format("micro-batch x sequence x vocab is {:.1e} elements", logits),
-                   "make it smaller");
-  }
-}
-
-/// A decay that begins within the warm-up would take steps from it.
-void check_schedule(ConfigDraft& draft) {
-  const Config::Train& train = draft.config.train;
-  if (!are_good(draft, {"train.schedule", "train.decay", "train.steps", "train.warmup"}) || train.schedule != "wsd")
-    return;
-  const std::int64_t decay = wsd_decay_steps(train);
-  if (train.warmup + decay <= train.steps) return;
-  draft.report("train.decay",
-               fmt::format("the decay of {} steps (train.decay {} of {}) overlaps the warm-up of {}", decay,
-                           train.decay, train.steps, train.warmup),
-               fmt::format("together they may have {} steps: lower train.decay or train.warmup", train.steps));
 }
 
 void resolve_precision(ConfigDraft& draft) {
@@ -335,15 +302,8 @@ void resolve_config(ConfigDraft& draft) {
   if (!draft.is_given("name")) c.name = default_name(draft.source);
   expand_paths(draft);
   resolve_model(draft);
-  if (!draft.is_given("train.sequence")) {
-    c.train.sequence = c.model.context;
-    if (draft.bad.count("model.context") != 0) draft.bad.insert("train.sequence");
-  }
-  if (!c.data.weights.empty() && (!draft.is_given("data.validation_fraction") || !c.data.validation.empty()))
-    c.data.validation_fraction = 0;  // no source has a part of its own for it
-  if (!draft.is_given("run.sample_tokens") && c.data.kind != "text" && c.data.tokenizer.empty())
-    c.run.sample_tokens = 0;
-  c.data.has_ignored_targets = c.data.format != "stream";
+  check_steps(draft);
+  resolve_defaults(draft);
   check_name(draft);
   check_model(draft);
   resolve_plan(draft);  // before whatever asks which units there are

@@ -58,6 +58,8 @@ std::span<const ConfigKey> config_keys();
 const ConfigKey* find_config_key(std::string_view name);
 /// Present name of a key that was called so before.
 std::optional<std::string_view> renamed_config_key(std::string_view name);
+/// Key for what `name`, behind its last dot, is in transformers, trl, peft or nanoGPT.
+std::optional<std::string_view> foreign_config_key(std::string_view name);
 /// The key that `name` was most likely meant to be, or nothing when none is near.
 std::optional<std::string_view> nearest_config_key(std::string_view name);
 

@@ -1,5 +1,7 @@
 #include "model/train/config/folder_model.h"
 
+#include <nlohmann/json.hpp>
+
 #include "model/families/family.h"
 #include "model/families/hf_config.h"
 #include "model/train/config/config_model.h"
@@ -43,6 +45,17 @@ ModelConfig folder_model(const std::string& folder) {
   check_model_sizes(draft);
   if (!draft.problems.empty()) throw wrong(draft.problems.front().what_happened(), config);
   return draft.config.model;
+}
+
+std::string folder_dtype(const std::string& folder) {
+  const HfConfig config = HfConfig::of_folder(folder);
+  for (const char* const key : {"dtype", "torch_dtype"}) {
+    const auto found = config.document().find(key);
+    if (found == config.document().end()) continue;
+    if (*found == "bfloat16") return "bf16";
+    if (*found == "float16") return "f16";
+  }
+  return "f32";
 }
 
 }  // namespace zs

@@ -113,7 +113,7 @@ void tokenize_files(const TokenizeJob& job) {
   const int threads = std::min(cpu_share(0, 1).threads, static_cast<int>(std::min<std::size_t>(files.size(), 1024)));
   TokenWriter writer(job.out, tokenizer->vocab_size());
   const std::int64_t text_bytes =
-      encode_documents(*tokenizer, files, threads, [&](const Ids& ids) { writer.write(ids); });
+      encode_documents(*tokenizer, files, threads, job.special, [&](const Ids& ids) { writer.write(ids); });
   if (writer.count() == 0)
     throw Error(ExitCode::dataset, "the texts have no tokens", job.inputs.front(),
                 "name files, patterns or folders with text");

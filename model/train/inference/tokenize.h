@@ -3,6 +3,8 @@
 #include <string>
 #include <vector>
 
+#include "model/tokenizer/document_encoder.h"
+
 namespace zs {
 
 /// Request of `train --tokenize`.
@@ -10,6 +12,7 @@ struct TokenizeJob {
   std::string tokenizer;            // a folder
   std::vector<std::string> inputs;  // files, patterns, folders
   std::string out;
+  SpecialTokens special = SpecialTokens::automatic;
 };
 
 /// Writes the token ids of text files, in the order in which they are named, to one token file (data.kind = "tokens"):

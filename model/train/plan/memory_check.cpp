@@ -325,14 +325,19 @@ MemoryChange least_memory(const MemoryDemand& demand) {
 namespace {
 
 std::string advice(const MemoryDemand& demand, const MemoryBudget& budget, const std::vector<MemoryBudget>& budgets) {
-  const auto needs = [&](const MemoryChange& one) {
-    return format_bytes(needed_bytes(one.demand, one.bytes(), budget));
+  const auto needs_of = [&](const MemoryChange& one, const MemoryBudget& of) {
+    return format_bytes(needed_bytes(one.demand, one.bytes(), of));
   };
+  const auto needs = [&](const MemoryChange& one) { return needs_of(one, budget); };
   if (const auto found = smallest_change(demand, budgets))
     return fmt::format("{}, which needs {}", found->text, needs(*found));
   const MemoryChange least = least_memory(demand);
-  if (exceeded(least.demand, least.bytes(), budgets) == nullptr)
-    return fmt::format("no single change is enough; {} together need {}", least.text, needs(least));
+  const MemoryBudget* const other = exceeded(least.demand, least.bytes(), budgets);
+  if (other == nullptr) return fmt::format("no single change is enough; {} together need {}", least.text, needs(least));
+  if (needed_bytes(least.demand, least.bytes(), budget) <= budget.bytes)  // another limit is too low then
+    return fmt::format("{} are enough for that, but then need {}, and {} may be used ({}): {}", least.text,
+                       needs_of(least, *other), format_bytes(other->bytes), other->source,
+                       other->is_per_process ? "raise that limit" : "use a smaller model or more memory");
   return fmt::format("{}: the least, {}needs {}",
                      budget.is_per_process ? "raise the limit" : "use a smaller model or more memory",
                      least.text.empty() ? "" : "with " + least.text + ", ", needs(least));

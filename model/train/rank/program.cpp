@@ -46,6 +46,12 @@ bool prints_to_terminal() {
   return !failed && (target.starts_with("/dev/pts/") || target.starts_with("/dev/tty"));
 }
 
+std::string program_folder(const char* program) {
+  std::error_code failed;
+  const auto executable = std::filesystem::read_symlink("/proc/self/exe", failed);
+  return (failed ? std::filesystem::path(program) : executable).parent_path().string();
+}
+
 std::string describe_build() {
   const std::string archs = cuda_kernel_archs();
   return fmt::format("zshard {}\nCUDA: {}\nMPI: {}\noneDNN: {}\nCPU kernels: {}", version(),

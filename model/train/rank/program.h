@@ -1,6 +1,7 @@
 #pragma once
 
 #include <exception>
+#include <string>
 
 #include "runtime/base/check.h"
 
@@ -19,6 +20,9 @@ void limit_spinning(char** argv);
 /// True if a person reads this process's standard output. mpirun gives a rank a terminal of its own to print to,
 /// whatever mpirun itself prints to: that is what counts.
 bool prints_to_terminal();
+
+/// Folder of the program, `program` where the system does not say.
+std::string program_folder(const char* program);
 
 /// Text of `train --version`: the version, and what the program was built with and runs on.
 std::string describe_build();

@@ -1,6 +1,9 @@
 #include "model/train/run_dir/export.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -13,11 +16,13 @@
 #include "model/train/config/config_schema.h"
 #include "model/train/config/folder_model.h"
 #include "model/train/config/key_use.h"
+#include "model/train/run_dir/export_config.h"
 #include "model/train/run_dir/resume.h"
 #include "model/train/run_dir/saved_model.h"
 #include "model/weights/weight_export.h"
 #include "model/weights/weight_files.h"
 #include "model/weights/weight_import.h"
+#include "runtime/base/not_fetched.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
 #include "runtime/shard/checkpoint/checkpoint_updates.h"
@@ -118,6 +123,7 @@ struct ExportSource {
   ModelConfig model;
   LoraConfig lora;
   std::shared_ptr<ParameterSource> weights;
+  std::string tokenizer;                               // folder of the tokenizer, or one of its files; empty: unknown
   std::shared_ptr<ParameterSource> adapter = weights;  // these weights, or files of its own
 };
 
@@ -127,15 +133,24 @@ Config config_of_attributes(const std::map<std::string, std::string>& attributes
   for (const auto& [name, value] : attributes) {
     const std::string key = name.substr(std::min(kPrefix.size(), name.size()));
     const bool is_of_model = key.starts_with("model.") || (key.starts_with("lora.") && key != "lora.path");
-    if (name.starts_with(kPrefix) && is_of_model) text += fmt::format("{} = {}\n", key, value);
+    if (name.starts_with(kPrefix) && (is_of_model || key == "data.tokenizer"))
+      text += fmt::format("{} = {}\n", key, value);
   }
   return parse_config(text + "data.kind = \"tokens\"\n", checkpoint, {}, ConfigFor::model);
+}
+
+/// Tokenizer of the data, as far as that is known.
+std::string tokenizer_of(const Config& config) {
+  return config.data.tokenizer.empty() ? config.model.path : config.data.tokenizer;
 }
 
 ExportSource of_checkpoint(const std::string& folder, bool is_average) {
   auto weights = std::make_shared<CheckpointSource>(folder, is_average);
   Config config = config_of_attributes(weights->attributes(), folder);
-  return {std::move(config.model), std::move(config.lora), std::move(weights)};
+  std::string tokenizer = tokenizer_of(config);
+  if (const fs::path run = fs::absolute(folder + "/../..").lexically_normal(); is_file(run / "config.toml"))
+    tokenizer = tokenizer_of(load_config((run / "config.toml").string()));  // its names are absolute
+  return {std::move(config.model), std::move(config.lora), std::move(weights), std::move(tokenizer)};
 }
 
 void collect(const Module& module, std::vector<ParameterShape>& parameters) {
@@ -153,7 +168,8 @@ ExportSource of_folder(const std::string& folder, const LoraConfig& lora = {}) {
   ExportSource source{model,
                       {},
                       std::make_shared<ImportedWeights>(
-                          std::make_unique<WeightImport>(folder, family.tensor_map(model), parameters), parameters)};
+                          std::make_unique<WeightImport>(folder, family.tensor_map(model), parameters), parameters),
+                      folder};
   if (lora.path.empty()) return source;
   source.lora = lora;
   source.adapter = std::make_shared<ImportedWeights>(open_adapter(model, lora),
@@ -168,7 +184,8 @@ ExportSource of_run(const std::string& folder, bool is_average) {
   const std::string newest = steps.empty() ? "" : step_folder(root, steps.back());
   if (!is_average && has_final_weights(folder, newest)) {
     const Config config = load_config((fs::path(folder) / "config.toml").string());
-    return {config.model, config.lora, std::make_shared<SavedWeights>((fs::path(folder) / kFinalWeights).string())};
+    return {config.model, config.lora, std::make_shared<SavedWeights>((fs::path(folder) / kFinalWeights).string()),
+            tokenizer_of(config)};
   }
   if (steps.empty())
     throw Error(ExitCode::checkpoint,
@@ -206,6 +223,8 @@ ExportSource of_configuration(const ExportJob& job) {
 ExportSource find_source(const ExportJob& job) {
   std::error_code failed;
   const fs::path path(job.from);
+  if (!fs::exists(path, failed) && is_like_hub_name(job.from))
+    throw Error(ExitCode::checkpoint, "there is no such folder", job.from, kFetchModel);
   if (!fs::is_directory(path, failed)) return of_configuration(job);
   if (!is_file(path / "config.toml") && fs::exists(path / HfConfig::kFile, failed)) {
     const Config config = config_of({.folder = job.from}, job.overrides, {});
@@ -216,29 +235,15 @@ ExportSource find_source(const ExportJob& job) {
   return is_file(path / "config.toml") ? of_run(job.from, job.is_average) : of_checkpoint(job.from, job.is_average);
 }
 
-/// The model's own config.json where it still describes it, with the dtype that is written; else one of ours.
-std::string config_json(const ModelConfig& model, const std::string& dtype) {
-  const Family& family = family_named(model.family);
-  nlohmann::ordered_json document = family.to_config(model);
-  if (is_file(fs::path(model.path) / HfConfig::kFile)) {
-    const HfConfig own = HfConfig::of_folder(model.path);
-    ModelConfig theirs = family.from_config(own);
-    family.derive(theirs);
-    theirs.path = model.path;
-    theirs.preset = model.preset;
-    if (theirs == model) document = own.document();
-  }
-  const char* const name = dtype == "f32" ? "float32" : dtype == "f16" ? "float16" : "bfloat16";
-  if (document.contains("torch_dtype")) document["torch_dtype"] = name;
-  document["dtype"] = name;
-  return document.dump(2) + "\n";
-}
-
 FileDType dtype_named(const std::string& name) {
   return name == "f16" ? FileDType::f16 : name == "bf16" ? FileDType::bf16 : FileDType::f32;
 }
 
-bool is_gguf(const std::string& path) { return path.ends_with(".gguf"); }
+bool is_gguf(const std::string& path) {
+  std::string ending = path.substr(path.size() - std::min<std::size_t>(path.size(), 5));
+  for (char& c : ending) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return ending == ".gguf";
+}
 
 /// Rule of what may be replaced: what the run has exported there before.
 OutputRule rule_of(const RunMark* run) {
@@ -251,8 +256,13 @@ void check_target(const std::string& to, const std::string& dtype, const RunMark
   if (dtype == "q8_0" && !is_gguf(to))
     throw Error(ExitCode::config, "q8_0 is for GGUF files alone", to,
                 "name a file that ends with .gguf, or another dtype");
-  if (is_gguf(to)) return check_output(to, rule_of(run));
   std::error_code failed;
+  fs::path parent = fs::absolute(to).lexically_normal().parent_path();
+  while (!fs::exists(parent, failed) && parent.has_relative_path()) parent = parent.parent_path();
+  if (!fs::is_directory(parent, failed) || ::access(parent.c_str(), W_OK | X_OK) != 0)
+    throw Error(ExitCode::cannot_create, "the folder of the export cannot be made, or not be written to",
+                parent.string(), "choose another place");
+  if (is_gguf(to)) return check_output(to, rule_of(run));
   const fs::file_status status = fs::symlink_status(to, failed);
   const bool is_free = !fs::exists(status) || (fs::is_directory(status) && fs::is_empty(to, failed));
   if (!is_free && (run == nullptr || !run->is_own_export(to)))
@@ -267,26 +277,28 @@ std::function<void()> listing(const ExportJob& job, const std::string& written) 
   };
 }
 
-void write_gguf(ParameterSource& weights, const ModelConfig& model, const ExportJob& job) {
-  const Family& family = family_named(model.family);
+void write_gguf(ParameterSource& weights, const ExportSource& source, const ExportJob& job) {
+  const Family& family = family_named(source.model.family);
+  const TensorMap map = family.tensor_map(source.model);
   const GgufDType dtype = job.dtype == "q8_0"   ? GgufDType::q8_0
                           : job.dtype == "f16"  ? GgufDType::f16
                           : job.dtype == "bf16" ? GgufDType::bf16
                                                 : GgufDType::f32;
   OutputFile file(job.to, rule_of(job.run));
-  export_gguf(weights, family.tensor_map(model), family.gguf, model, file, dtype);
+  for (const std::string& line : export_gguf(weights, {map, family.gguf, source.model, source.tokenizer}, file, dtype))
+    warn(line);
   file.commit(listing(job, file.temporary()));
 }
 
 OutputFolder open_folder(const ExportJob& job) { return OutputFolder(job.to, rule_of(job.run).is_own); }
 
-void write_folder(ParameterSource& weights, const ModelConfig& model, const ExportJob& job) {
+void write_folder(ParameterSource& weights, const ExportSource& source, const ExportJob& job) {
   OutputFolder folder = open_folder(job);
-  const TensorMap map = family_named(model.family).tensor_map(model);
+  const TensorMap map = family_named(source.model.family).tensor_map(source.model);
   export_safetensors(weights, map, folder.writing(), {dtype_named(job.dtype), job.shard_mib << 20});
-  if (!model.path.empty())
-    for (const std::string& left_out : copy_companions(model.path, folder.writing())) warn(left_out);
-  write_file_atomically((fs::path(folder.writing()) / HfConfig::kFile).string(), config_json(model, job.dtype));
+  for (const std::string& line : copy_companions(source.model.path, source.tokenizer, folder.writing())) warn(line);
+  write_file_atomically((fs::path(folder.writing()) / HfConfig::kFile).string(),
+                        exported_config(source.model, source.tokenizer, job.dtype));
   folder.commit(listing(job, folder.writing()));
 }
 
@@ -305,22 +317,28 @@ void write_model(const ExportSource& source, const ExportJob& job) {
       source.lora.is_on()
           ? std::shared_ptr<ParameterSource>(merged(source.weights, source.adapter, source.model, source.lora))
           : source.weights;
-  is_gguf(job.to) ? write_gguf(*weights, source.model, job) : write_folder(*weights, source.model, job);
+  is_gguf(job.to) ? write_gguf(*weights, source, job) : write_folder(*weights, source, job);
+  if (!source.tokenizer.empty() && !has_tokenizer(source.tokenizer))
+    warn(fmt::format("exported without a tokenizer: there is none in {}", source.tokenizer));
 }
 
 /// Source of a run that has ended.
 ExportSource of_weights(const Config& config, const std::string& weights) {
-  return {config.model, config.lora, std::make_shared<SavedWeights>(weights)};
+  return {config.model, config.lora, std::make_shared<SavedWeights>(weights), tokenizer_of(config)};
 }
 
 }  // namespace
 
 void export_model(const ExportJob& job) {
-  if (job.is_adapter && (is_gguf(job.to) || job.dtype != "f32"))
+  if (job.is_adapter && (is_gguf(job.to) || (!job.dtype.empty() && job.dtype != "f32")))
     throw Error(ExitCode::usage, "an adapter is written as a folder, in f32", job.to,
                 "leave out --adapter, or --dtype and the ending .gguf");
   check_target(job.to, job.dtype, nullptr);
-  write_model(find_source(job), job);
+  const ExportSource source = find_source(job);
+  ExportJob own = job;
+  if (own.dtype.empty())
+    own.dtype = is_file(fs::path(source.model.path) / HfConfig::kFile) ? folder_dtype(source.model.path) : "f32";
+  write_model(source, own);
 }
 
 void export_run(const Config& config, const std::string& weights, RunMark& run) {
@@ -346,6 +364,7 @@ void check_export(const Config& config, const RunMark* run, const std::string& r
   check_apart(model, adapter, "the other one");
   for (const std::string& to : {model, adapter}) check_apart(to, run_dir, "the run itself");
   if (!model.empty()) check_target(model, config.run.export_dtype, run);
+  if (is_gguf(model)) check_gguf(config.model, tokenizer_of(config));
   if (!adapter.empty()) check_target(adapter, "f32", run);
 }
 

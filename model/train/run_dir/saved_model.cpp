@@ -9,6 +9,7 @@
 #include "model/families/hf_config.h"
 #include "model/train/config/config_schema.h"
 #include "model/train/config/toml_text.h"
+#include "runtime/base/not_fetched.h"
 #include "runtime/base/parse_integer.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
 
@@ -35,8 +36,11 @@ fs::file_time_type written(const fs::path& path) {
 }
 
 Error nothing_saved(const std::string& what, const std::string& where) {
+  std::error_code failed;
   return {ExitCode::checkpoint, what, where,
-          "name the folder of a checkpoint, of a run that has one or has ended, or of a model"};
+          is_like_hub_name(where) && !fs::exists(where, failed)
+              ? kFetchModel
+              : "name the folder of a checkpoint, of a run that has one or has ended, or of a model"};
 }
 
 /// RUN of RUN/checkpoints/NAME, where a run has left its configuration; else empty.

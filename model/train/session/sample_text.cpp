@@ -14,13 +14,15 @@ std::vector<std::int32_t> SampleText::prompt(std::string_view text, const std::s
   std::vector<std::int32_t> tokens;
   if (tokenizer_ != nullptr) {
     const auto end = tokenizer_->end_of_text();
+    const DocumentFrame frame(*tokenizer_, special_);
     try {
-      if (!text.empty()) tokens = tokenizer_->encode(text);
+      if (!text.empty()) frame.encode(*tokenizer_->make_encoder(), "", text, tokens);
     } catch (const Error& error) {
       throw Error(ExitCode::config, error.what_happened(), key + (error.where().empty() ? "" : ", " + error.where()),
                   error.what_to_do());
     }
     while (end && tokens.size() > 1 && tokens.back() == *end) tokens.pop_back();
+    if (tokens.empty() && special_ != SpecialTokens::none) tokens = tokenizer_->frame().before;
     if (tokens.empty()) tokens.push_back(end.value_or(0));
   } else if (is_bytes_) {
     for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));

@@ -194,7 +194,7 @@ int Trainer::train() {
                     plan_.units.size(), format_count(static_cast<double>(dataset_->train.tokens())), config_.data.kind,
                     format_bytes(plan_.step_peak_bytes), run_dir_);
   }
-  if (is_first()) print_packing();
+  if (is_first()) print_data();
   if (is_first()) print_how_to_stop();
   if (const int code = load_checkpoint(); code != 0) return code;
   open_views();

@@ -176,7 +176,8 @@ class Trainer {
   ReadSamples reader(const SampleSource& source) const;
 
   // trainer_data.cpp
-  void print_packing() const;
+  /// How much data there is, and how often the steps go over it.
+  void print_data() const;
   SampleBatch read_batch(const SampleSource& source, std::int64_t first) const;
   /// Reader of the training data, from `ahead_`.
   ReadSamples reader_ahead();
@@ -207,6 +208,7 @@ class Trainer {
   DataFacts data_facts_;
   std::optional<Error> missing_data_;  // error of this rank
   bool lacks_data_ = false;            // some rank: training cannot go on
+  bool has_own_sequence_ = false;      // train.sequence is the data's
   GpuRanks gpus_;
   TrainPlan plan_;
   std::string answer_;         // answer of a dry run, instead of the plan

@@ -64,13 +64,28 @@ void Trainer::read_ahead_from(std::int64_t step) {
   session_->count_data_waits([this] { return ahead_->waited_ns(); });
 }
 
-void Trainer::print_packing() const {
+void Trainer::print_data() const {
   const SampleSource& source = dataset_->train;
-  if (source.documents() == 0) return;
-  const double places = static_cast<double>(source.windows() * source.sequence());
-  print_to_stdout("{}, packed into {} of {} tokens, {:.1f} % full\n", format_number(source.documents(), "document"),
+  const double windows = static_cast<double>(source.windows());
+  if (source.documents() != 0)
+    print_to_stdout("{}, packed into {} of {} tokens{}, {:.1f} % full\n", format_number(source.documents(), "document"),
+                    format_number(source.windows(), "sequence"), source.sequence(),
+                    has_own_sequence_ ? " (train.sequence by the data)" : "",
+                    100 * static_cast<double>(source.tokens()) / (windows * static_cast<double>(source.sequence())));
+  const double epochs =
+      static_cast<double>(config_.train.steps) * static_cast<double>(config_.train.global_batch) / windows;
+  print_to_stdout("data: {}, {} of {}; {} of {} are {} epochs\n", format_number(source.tokens(), "token"),
                   format_number(source.windows(), "sequence"), source.sequence(),
-                  100 * static_cast<double>(source.tokens()) / places);
+                  format_number(config_.train.steps, "step"), format_number(config_.train.global_batch, "sequence"),
+                  epochs < 100 ? fmt::format("{:.3g}", epochs) : fmt::format("{:.0f}", epochs));
+  if (config_.train.global_batch > source.windows())
+    tell("warning",
+         fmt::format("a step takes {} and the data has {}: it goes over them more than once; lower train.global_batch",
+                     format_number(config_.train.global_batch, "sequence"), source.windows()));
+  if (dataset_->validation && !can_validate() && config_.data.validation.empty())
+    tell("note", fmt::format("{} are kept for validation, and nothing validates: set data.validation_fraction = 0 to "
+                             "train on them",
+                             format_number(dataset_->validation->tokens(), "token")));
 }
 
 int Trainer::agree_on_data() {

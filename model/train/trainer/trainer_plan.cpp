@@ -205,6 +205,9 @@ void Trainer::open_data() {
   options.tokenizer = tokenizer_;
   options.threads = share_.threads;
   dataset_ = open_dataset(options);
+  has_own_sequence_ = config_.train.sequence == 0;
+  resolve_by_data(job_.config, dataset_->train.sequence(), dataset_->train.windows());
+  if (job_.other) resolve_by_data(*job_.other, dataset_->train.sequence(), dataset_->train.windows());
   check_targets(*dataset_, can_validate() ? config_.run.validate_batches * config_.train.global_batch : 0);
   // A wrong prompt is refused now, not at the end.
   if (config_.run.sample_tokens > 0)

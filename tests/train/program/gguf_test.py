@@ -36,6 +36,101 @@ def is_like(fields, **wanted):
     return [f"{key} is {fields.get(key)}, not {value}" for key, value in wanted.items() if fields.get(key) != value]
 
 
+def with_digits(tokenizer):
+    """As SmolLM has it: digits one by one, then GPT-2's words."""
+    tokenizer["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, tokenizer["pre_tokenizer"]]}
+
+
+def with_merges(tokenizer):
+    tokenizer["model"]["ignore_merges"] = False
+
+
+def pre_tokenizer_cases(train, work, report):
+    """How words are cut is the tokenizer's, not the architecture's: the folder is a Llama's throughout."""
+    problems = []
+    for case, change, name in (("gpt2", None, "gpt-2"), ("gpt2", with_digits, "smollm"), ("llama3", None, "llama-bpe"), ("llama3", with_merges, "smaug-bpe"),
+                               ("qwen2", None, "qwen2"), ("o200k", None, "gpt-4o"), ("llama2", None, "default")):
+        tokenizer = json.loads((TOKENIZERS / case / "tokenizer.json").read_text())
+        if change:
+            change(tokenizer)
+        result, fields = gguf_fields(train, work, tokenizer__json=json.dumps(tokenizer).encode())
+        problems += is_like(fields, pre=name)
+    report.case("the pre-tokenizer in GGUF is the tokenizer's", problems, result)
+    tokenizer = json.loads((TOKENIZERS / "qwen2" / "tokenizer.json").read_text())
+    tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\p{L}+|\\P{L}"
+    result, _ = gguf_fields(train, work, tokenizer__json=json.dumps(tokenizer).encode())
+    problems = [] if result.code == MODEL and "pre-tokenizer" in result.last_error_line() else [f"code {result.code}"]
+    report.case("no GGUF with words that llama.cpp does not cut so", problems, result)
+
+
+def special_token_cases(train, work, report):
+    """Tokens with a part to play are named by the tokenizer's own files first; templates of chats go along."""
+    level = (TOKENIZERS / "gpt2" / "tokenizer.json").read_bytes()
+    tokens = {int(i): {"content": t, "special": True} for i, t in ((300, "<|im_end|>"), (320, "<|x|>"), (321, "<|y|>"))}
+    config = {"eos_token": "<|im_end|>", "chat_template": "{{ a }}", "added_tokens_decoder": tokens}
+    vocab = json.loads(level)
+    vocab["model"]["vocab"] = {t: i for t, i in vocab["model"]["vocab"].items() if i < 300}
+    vocab["model"]["merges"] = []
+    files = {"tokenizer__json": json.dumps(vocab).encode(), "tokenizer_config__json": json.dumps(config).encode()}
+    result, fields = gguf_fields(train, work, {"eos_token_id": 5, "bos_token_id": 6}, **files)
+    problems = is_like(fields, eos_token_id=300, bos_token_id=6) + is_like(fields, **{"tokenizer.chat_template": "{{ a }}"})
+    problems += [] if "<|x|> (320), <|y|> (321)" in result.err else ["the tokens that are left out are not named"]
+    report.case("GGUF with the tokenizer's end token and chat template", problems, result)
+
+    config["chat_template"] = [{"name": "default", "template": "d"}, {"name": "tool use", "template": "t"}]
+    result, fields = gguf_fields(train, work, {"eos_token_id": [7, 8]}, **{**files, "tokenizer_config__json": json.dumps(config).encode()})
+    problems = is_like(fields, **{"tokenizer.chat_template": "d", "tokenizer.chat_template.tool_use": "t", "tokenizer.chat_templates": ["tool_use"]})
+    report.case("GGUF with chat templates by name", problems, result)
+    mapped = {"eos_token": {"content": "<|im_end|>"}, "bos_token": "!"}
+    result, fields = gguf_fields(train, work, **{**files, "tokenizer_config__json": b'{"eos_token": "!"}', "special_tokens_map__json": json.dumps(mapped).encode(),
+                                                 "added_tokens__json": b'{"<|im_end|>": 300}', "chat_template__jinja": b"j"})
+    report.case("GGUF with special_tokens_map.json and added_tokens.json",
+                is_like(fields, eos_token_id=300, bos_token_id=1, **{"tokenizer.chat_template": "j"}), result)
+
+
+def export_cases(train, work, report):
+    """What goes along with a folder: of a run from scratch the tokenizer that its data went through; no number becomes infinite."""
+    tokenizer = work / "tokenizer"
+    tokenizer.mkdir()
+    level = json.loads((TOKENIZERS / "gpt2" / "tokenizer.json").read_text())
+    (tokenizer / "tokenizer.json").write_text(json.dumps(level))
+    (tokenizer / "tokenizer_config.json").write_text(json.dumps({"eos_token": "!", "chat_template": "t"}))
+    (tokenizer / "additional_chat_templates").mkdir()
+    (tokenizer / "additional_chat_templates" / "tool.jinja").write_text("u")
+    (work / "text.txt").write_text("the day is over and the night is long " * 40)
+    config = work / "scratch.toml"
+    config.write_text(f"""model = {{family = "llama", layers = 1, heads = 2, width = 32, context = 16}}
+data = {{train = "{work}/text.txt", tokenizer = "{tokenizer}"}}
+train = {{steps = 1, global_batch = 2}}
+run = {{dir = "{work}/run", sample_tokens = 0}}
+""")
+    result = run([train, config])
+    folder = work / "scratch"
+    if result.code == 0:
+        result = run([train, "--export", folder, work / "run"])
+    problems = [] if result.code == 0 else [f"code {result.code}"]
+    if not problems:
+        settings = json.loads((folder / "config.json").read_text())
+        problems += [] if (settings["eos_token_id"], settings["bos_token_id"]) == (1, None) else ["other tokens end and begin a text"]
+        names = ("tokenizer.json", "tokenizer_config.json", "additional_chat_templates/tool.jinja")
+        problems += [f"no {name}" for name in names if not (folder / name).exists()]
+    report.case("the tokenizer of a run from scratch goes along with its export", problems, result)
+    result = run([train, "--export", work / "scratch.gguf", work / "run"])
+    fields = gguf_file.read_fields(work / "scratch.gguf")[0] if result.code == 0 else {}
+    wanted = {"tokenizer.ggml.eos_token_id": 1, "tokenizer.ggml.pre": "gpt-2", "tokenizer.chat_template": "t", "tokenizer.chat_template.tool": "u"}
+    report.case("and with its GGUF file, of any spelling", is_like(fields, **wanted), result)
+
+    def large(tensors):
+        name = next(iter(tensors))
+        dtype, shape, values = tensors[name]
+        tensors[name] = (dtype, shape, struct.pack("<f", 1e6) + values[4:])
+    for out in ("half", "half.GGUF"):
+        source = copied(work, "llama3-rope", change_tensors=large)
+        result = run([train, "--export", work / out, source, "--dtype", "f16"])
+        problems = [] if result.code == MODEL and "1000000 would be infinite as F16" in result.last_error_line() else [f"code {result.code}"]
+        report.case(f"a number that f16 has not is refused, {out}", problems, result)
+
+
 def gguf_cases(train, work, report):
     model = (TOKENIZERS / "sentencepiece" / "tokenizer.model").read_bytes()
     config = {"add_bos_token": True, "add_eos_token": False, "added_tokens_decoder": {"0": {"content": "<unk>", "special": True}}}
@@ -88,6 +183,9 @@ def main():
     report = harness.Report()
     with tempfile.TemporaryDirectory(prefix="gguf.") as work:
         gguf_cases(train, pathlib.Path(work), report)
+        pre_tokenizer_cases(train, pathlib.Path(work), report)
+        special_token_cases(train, pathlib.Path(work), report)
+        export_cases(train, pathlib.Path(work), report)
     return report.exit_code()
 
 

@@ -18,7 +18,7 @@ LIMIT_S = 60
 SECTION = "### Fine-tuning on your documents"
 MODEL = harness.ROOT / "tests" / "data" / "huggingface" / "gpt2"
 PEOPLE, THINGS = ("Ann", "Ben", "Cid", "Dan", "Eve", "Fay"), ("the sea", "a field", "the sun", "a river")
-SMALLER = {"steps = 200": "steps = 40", "lr = 1e-3": "lr = 1e-2", "sequence = 256": "sequence = 64", 'tokenizer = "~/models/gpt2"\n': ""}  # the model's tokens are bytes
+SMALLER = {"epochs = 3": "steps = 40", "lr = 1e-3": "lr = 1e-2\nsequence = 64", 'tokenizer = "~/models/gpt2"\n': ""}  # the model's tokens are bytes
 
 
 def blocks_of(readme):

@@ -36,6 +36,7 @@ steps = 5
 global_batch = 4
 sequence = 64
 lr = {lr}
+weight_decay = 0.1
 schedule = "constant"
 [run]
 dir = "{run_dir}"

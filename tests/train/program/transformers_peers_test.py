@@ -30,6 +30,7 @@ steps = {steps}
 global_batch = 4
 sequence = 32
 lr = 1e-3
+weight_decay = 0.1
 schedule = "constant"
 [run]
 dir = "{out}"

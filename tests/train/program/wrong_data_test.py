@@ -6,7 +6,7 @@ import struct
 import sys
 
 import tiny_run
-from wrong_start import CANNOT_CREATE, CONFIG, DATASET, NON_FINITE, OUT_OF_MEMORY, Case, run_cases, write
+from wrong_start import CANNOT_CREATE, CONFIG, DATASET, MODEL, NON_FINITE, OUT_OF_MEMORY, Case, run_cases, write
 
 
 def bad_token(writer):
@@ -66,13 +66,17 @@ DATA = [
          says=[r"a\.txt:2", "empty"], ranks=(None,)),
     Case("a document longer than a sequence", DATASET, sets=["data.format=files", "data.train=corpus.txt"],
          says=[r"corpus\.txt", "6000 tokens", "a sequence 16", r"data\.overlong"], ranks=(None,)),
-    Case("one document, and a part of it for validation", DATASET, prepare=write("a.txt", "one"), sets=["data.format=lines", "data.train=a.txt"],
+    Case("one document, and a part of it for validation", DATASET, prepare=write("a.txt", "one"), sets=["data.format=lines", "data.train=a.txt", "run.validate_every=1"],
          says=["one document", r"data\.validation"], ranks=(None,)),
     Case("documents without a target", DATASET, prepare=write("a.txt", "a\nb\nc\n"), sets=["data.format=lines", "data.train=a.txt"],
          says=["no token that is trained on is a target", r"a\.txt", "name documents"], ranks=(None,)),
     Case("validation data without a target", DATASET, prepare=write("a.txt", "a\nb\nc\n"),
          sets=["data.format=lines", "data.overlong=split", "data.validation=a.txt", "run.validate_every=1"],
          says=["no token that is validated by is a target", r"a\.txt"], ranks=(None,)),
+    Case("a chat that is not rendered", DATASET, prepare=write("a.jsonl", '{"messages": [{"role": "user", "content": "a"}]}\n'),
+         sets=["data.format=jsonl", "data.train=a.jsonl"], says=[r"a\.jsonl:1", "chat template"], ranks=(None,)),
+    Case("a name of the hub in place of a folder", MODEL, sets=["model.path=meta-llama/Llama-3.2-1B"], says=["no such folder", "hf download"], ranks=(None,)),
+    Case("a name of the hub in place of a tokenizer", MODEL, sets=["data.tokenizer=openai-community/gpt2"], says=["hf download"], ranks=(None,)),
     Case("a field of what has none", CONFIG, sets=["data.field=body"], says=[r"data\.field", "jsonl"], ranks=(None,)),
     Case("weights of other sources than there are", CONFIG, sets=["data.weights=[1, 2]"], says=[r"data\.weights has 2", r"data\.train 1"], ranks=(None,)),
     Case("ids of three bytes", CONFIG, sets=["data.kind=tokens", "data.token_bytes=3"], says=[r"data\.token_bytes", "2 or 4"]),
@@ -95,6 +99,9 @@ MEMORY = [
     Case("a plan over ulimit -v, ranks as threads", OUT_OF_MEMORY, sets=[*LARGE, "comm.ranks=3"], ulimit=("-v", 2300000), ranks=(None,),
          # How much of the limit is left depends on how many arenas the C library has reserved for threads: one change may do, or two.
          says=[r"3 ranks need [\d.]+ GiB in a process", r"(set|enough;) train\.\w+="]),
+    Case("two limits that are too low, of which the other one stays so", OUT_OF_MEMORY, ranks=(None,),
+         sets=["model.layers=8", "model.heads=4", "model.width=64", "model.context=256", "train.sequence=256", "offload.moments=host",
+               "offload.device_mib=5", "offload.host_mib=1", "train.micro_batch=2", "comm.ranks=2"], says=["offload.device_mib = 5", r"offload.host_mib = 1.{0,8} is too low as well, of which [\d.]+ MiB are needed"]),
     Case("a plan over every machine", OUT_OF_MEMORY, sets=["model.layers=256", "model.width=65536"],
          says=[r"needs? [\d.]+ TiB on this host", "use a smaller model|hosts like this one"]),
 ]

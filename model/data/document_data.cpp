@@ -1,0 +1,110 @@
+#include "model/data/document_data.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "model/data/data_files.h"
+#include "runtime/base/check.h"
+#include "runtime/tensor/reduction.h"
+
+namespace zs {
+namespace {
+
+EncodeOptions encode_options(const DatasetOptions& options) {
+  return {.tokenizer = options.tokenizer.get(),
+          .sequence = options.sequence,
+          .vocab = options.vocab,
+          .overlong = options.documents.overlong,
+          .special = options.special,
+          .threads = options.threads};
+}
+
+/// A document's tokens, and how many of the first are no targets.
+struct ShownTokens {
+  std::string title;
+  std::vector<std::int32_t> ids;
+  std::int64_t prompt = 0;
+};
+
+std::string shown_lines(const ShownTokens& tokens, const Tokenizer* tokenizer, DataKind kind) {
+  const std::int64_t first = std::max<std::int64_t>(tokens.prompt, 1), count = std::ssize(tokens.ids);
+  std::string text =
+      fmt::format("{}: {} tokens, {} of them targets\n", tokens.title, count, std::max<std::int64_t>(count - first, 0));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int32_t id = tokens.ids[static_cast<std::size_t>(i)];
+    std::string token;
+    if (tokenizer != nullptr) {
+      token = tokenizer->id_to_token(id).value_or("");
+    } else if (kind == DataKind::text) {
+      token = static_cast<char>(id);
+    }
+    text += fmt::format("{:>6} {:>7}  {:6}  {}\n", i, id, i < first ? "-" : "target",
+                        nlohmann::json(token).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  }
+  return text;
+}
+
+Error too_few(std::int64_t number, std::int64_t count, const char* what) {
+  return {ExitCode::usage, fmt::format("there is no {} {}: the training data has {}", what, number, count),
+          "--show-document", fmt::format("name one from 1 to {}", count)};
+}
+
+}  // namespace
+
+void check_vocab(const DatasetOptions& options) {
+  if (!options.tokenizer || options.has_fixed_vocab) return;
+  const std::int64_t needed = options.tokenizer->vocab_size();
+  if (needed > options.vocab)
+    throw Error(ExitCode::config,
+                fmt::format("the tokenizer has ids up to {}, and model.vocab is {}", needed - 1, options.vocab),
+                "data.tokenizer", fmt::format("set model.vocab to {} or more", needed));
+}
+
+std::string where_of(const std::vector<std::string>& files) {
+  const std::size_t count = files.size();
+  return count == 0 ? "no files" : files.front() + (count == 1 ? "" : fmt::format(" and {} more", count - 1));
+}
+
+EncodedDocuments encoded_documents(const DatasetOptions& options, const std::vector<std::string>& patterns) {
+  check_vocab(options);
+  const std::vector<std::string> files = find_data_files(patterns, options.folders, folder_suffix(options));
+  EncodedDocuments found = encode_texts(read_documents(files, options.documents), files, encode_options(options));
+  if (found.documents.empty())
+    throw Error(ExitCode::dataset, "the data has no documents", where_of(found.corpus->files()),
+                "name files that have some");
+  return found;
+}
+
+std::int64_t sequence_of_documents(const DatasetOptions& options) {
+  check_vocab(options);
+  std::vector<std::string> patterns = options.train;
+  patterns.insert(patterns.end(), options.validation.begin(), options.validation.end());
+  const std::vector<std::string> files = find_data_files(patterns, options.folders, folder_suffix(options));
+  return std::clamp<std::int64_t>(longest_of(read_documents(files, options.documents), encode_options(options)), 1,
+                                  options.most_sequence);
+}
+
+std::string show_document(const DatasetOptions& options, std::int64_t number) {
+  if (options.documents.format == DocumentFormat::stream) {
+    const auto corpus = open_corpus(options, options.train);
+    const std::int64_t count = (corpus->tokens() - 1) / options.sequence;
+    if (number > count) throw too_few(number, count, "sequence");
+    ShownTokens tokens{fmt::format("sequence {} of {}", number, count), {}, 0};
+    tokens.ids.resize(static_cast<std::size_t>(options.sequence + 1));
+    corpus->read((number - 1) * options.sequence, options.sequence + 1, tokens.ids.data());
+    return shown_lines(tokens, options.tokenizer.get(), options.kind);
+  }
+  DatasetOptions own = options;
+  if (own.sequence == 0) own.sequence = sequence_of_documents(options);
+  const EncodedDocuments all = encoded_documents(own, options.train);
+  const std::int64_t count = std::ssize(all.documents);
+  if (number > count) throw too_few(number, count, "document");
+  const auto index = static_cast<std::size_t>(number - 1);
+  const Document& document = all.documents[index];
+  ShownTokens tokens{fmt::format("document {} of {}, {}", number, count, all.where[index]), {}, document.prompt};
+  tokens.ids.resize(static_cast<std::size_t>(document.length + (document.goes_on ? 1 : 0)));
+  all.corpus->read(document.first, std::ssize(tokens.ids), tokens.ids.data());
+  return shown_lines(tokens, options.tokenizer.get(), options.kind);
+}
+
+}  // namespace zs
