@@ -49,7 +49,7 @@ void check_schedule(ConfigDraft& draft) {
 void check_steps(ConfigDraft& draft) {
   const Config::Train& train = draft.config.train;
   if (!are_good(draft, {"train.steps", "train.epochs"})) return;
-  if (train.epochs == 0 && !draft.is_given("train.steps"))
+  if (draft.use == ConfigFor::training && train.epochs == 0 && !draft.is_given("train.steps"))
     draft.report("train.steps", "train.steps is missing", "give it (integer), or train.epochs");
   if (train.epochs > 0 && draft.is_given("train.steps"))
     draft.report("train.epochs", fmt::format("train.epochs = {} does not go with train.steps", train.epochs),
