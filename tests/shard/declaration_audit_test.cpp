@@ -337,6 +337,10 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
   averaged.run.lost_updates_every = 1;
   averaged.precision.param = "bf16";
   seen.merge(audit_training(averaged).ops);
+  Config schedule_free = small_config();
+  schedule_free.train.optimizer = "schedule_free_adamw";
+  schedule_free.train.schedule = "constant";
+  seen.merge(audit_training(schedule_free).ops);
   Config kept = small_config();
   kept.offload.moments = "host";
   const Audit left = audit_training(kept);

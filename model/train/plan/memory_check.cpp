@@ -335,9 +335,8 @@ std::string advice(const MemoryDemand& demand, const MemoryBudget& budget, const
   const MemoryBudget* const other = exceeded(least.demand, least.bytes(), budgets);
   if (other == nullptr) return fmt::format("no single change is enough; {} together need {}", least.text, needs(least));
   if (needed_bytes(least.demand, least.bytes(), budget) <= budget.bytes)  // another limit is too low then
-    return fmt::format("{} are enough for that, but then need {}, and {} may be used ({}): {}", least.text,
-                       needs_of(least, *other), format_bytes(other->bytes), other->source,
-                       other->is_per_process ? "raise that limit" : "use a smaller model or more memory");
+    return fmt::format("{} is too low as well, of which {} are needed at least, with {}", other->source,
+                       needs_of(least, *other), least.text);
   return fmt::format("{}: the least, {}needs {}",
                      budget.is_per_process ? "raise the limit" : "use a smaller model or more memory",
                      least.text.empty() ? "" : "with " + least.text + ", ", needs(least));

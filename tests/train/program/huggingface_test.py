@@ -337,7 +337,7 @@ def refusal_cases(train, work, report):
         refused(train, work, report, f"{case} with {json.dumps(changes)}", folder, [words])
     refused(train, work, report, "an unknown architecture", copied(work, "qwen2", lambda c: c.update(architectures=["BertModel"])), ["BertModel", "Qwen2"])
     refused(train, work, report, "a width that is no number", copied(work, "qwen2", lambda c: c.update(hidden_size="64")), ["hidden_size"])
-    refused(train, work, report, "no folder", work / "none", ["No such file"])
+    refused(train, work, report, "no folder", work / "none", ["there is no such folder"])
 
     def damaged(tensors):
         return {("x" + name if ".1." in name else name): tensor for name, tensor in tensors.items()}
