@@ -1,6 +1,7 @@
 #include "model/data/text_documents.h"
 
 #include <algorithm>
+#include <cctype>
 #include <string_view>
 
 #include "model/data/bad_data.h"
@@ -72,8 +73,14 @@ class LineHandler final : public JsonHandler {
   std::string names_;
 };
 
+/// True if the four digits of an escape are half a character.
+bool is_surrogate(std::string_view digits) {
+  return digits.size() >= 4 && (digits[0] == 'd' || digits[0] == 'D') && digits[1] >= '8' &&
+         std::isxdigit(static_cast<unsigned char>(digits[1])) != 0;
+}
+
 /// Advice for a line that is no JSON.
-std::string advice(std::string_view line, std::size_t byte, std::string_view reason) {
+std::string advice(std::string_view line, std::size_t byte) {
   if (line[line.find_first_not_of(" \t")] == '[') return kArrayAdvice;
   const std::string_view rest = line.substr(std::min(byte > 0 ? byte - 1 : 0, line.size()));
   const auto is_at = [&](std::string_view word) {  // the parser stops within it
@@ -82,7 +89,9 @@ std::string advice(std::string_view line, std::size_t byte, std::string_view rea
   };
   if (is_at("NaN") || is_at("Infinity"))
     return "JSON has no NaN and no Infinity, which Python writes: leave the field out, or write null";
-  if (reason.find("surrogate") != reason.npos)
+  constexpr std::size_t kEscape = 6;  // "\\ud83d", behind which the parser stops, or behind another escape
+  const std::size_t escape = line.substr(0, byte).rfind("\\u");
+  if (escape != line.npos && byte <= escape + 2 * kEscape + 1 && is_surrogate(line.substr(escape + 2)))
     return "an escape \\ud800 to \\udfff alone is half a character: leave it out, or write the whole one";
   return rest.empty() ? "the line ends within the object: write one JSON object a line, whole"
                       : "write one JSON object a line, in UTF-8";
@@ -94,7 +103,7 @@ void read_line(std::string_view line, LineHandler& handler, const std::string& w
   if (const auto problem = read_json(line, handler))
     throw bad_data(problem->is_no_json ? fmt::format("the line is not JSON, from its byte {} on", problem->byte)
                                        : fmt::format("the line {}, at its byte {}", problem->what, problem->byte),
-                   where, advice(line, static_cast<std::size_t>(problem->byte), problem->what));
+                   where, advice(line, problem->byte));
   if (const std::string_view type = handler.type(); type != "object")
     throw bad_data(fmt::format("the line is a JSON {}, not an object", type), where,
                    type == "array" ? kArrayAdvice : "write one JSON object a line");

@@ -53,7 +53,7 @@ std::map<std::string, EmulatedKernel> slow_kernels(const std::string& part, Emul
 
 TEST_CASE("on several GPUs the times of compute and of the step are the GPU's, and so is what is derived from them") {
   Emulated* machine = nullptr;
-  Emulated gpus(2, slow_kernels("adamw", machine));
+  Emulated gpus(2, slow_kernels("update", machine));
   machine = &gpus;
   const OverlapReport report = overlap(gpus, 2, Transport::nccl);
   CHECK(report.gpu == "Emulated");

@@ -135,7 +135,7 @@ TEST_CASE("keys that contradict each other are refused") {
       {{"train.optimizer=schedule_free_adamw", "train.beta1=0"},
        "train.beta1 = 0 does not go with train.optimizer \"schedule_free_adamw\""},
       {{"train.optimizer=schedule_free_adamw", "offload.moments=host"},
-       "train.optimizer = \"schedule_free_adamw\" does not go with what the host keeps"},
+       "train.optimizer = \"schedule_free_adamw\" does not go with what the host keeps (offload)"},
       {{"train.optimizer=adam"}, "train.optimizer is \"adam\""},
       {{"train.groups=['*.bias']"}, "train.groups has \"*.bias\""},
       {{"train.groups=['*.bias: decay=0', ': lr=1']"}, "train.groups has \": lr=1\", without a pattern"},
