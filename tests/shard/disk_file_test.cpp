@@ -68,7 +68,7 @@ TEST_CASE("a disk without room is found out when the room is taken", "[disk_file
   CHECK_THAT(
       coded_message_of(take),
       Catch::StartsWith("71: the disk has no room for the state that it is to keep: 1048576 bytes beside 4096") &&
-          Catch::Contains("free some space"));
+          Catch::Contains("raise the limit of a file's size"));
   const auto take_more = [&] { disk.file.acquire(std::int64_t{1} << 60, disk.stream, "moments"); };
   CHECK_THAT(coded_message_of(take_more), Catch::StartsWith("71: "));
 }
@@ -79,10 +79,10 @@ TEST_CASE("a write that the system refuses says so", "[disk_file]") {
   const std::vector<std::byte> zeros(kBytes);
   const Memory memory = disk.file.acquire(kBytes, disk.stream, "moments");
   const Buffer all = memory.buffer(DType::u8, kBytes);
-  const FileLimit limit((2 << 20) + 100);  // where a part of a block is still written
+  const FileLimit limit((2 << 20) + 100);  // within the third block, whose first byte is named
   const auto write = [&] { disk.file.write(disk.file.range_of(all), zeros.data()); };
   CHECK_THAT(coded_message_of(write),
-             Catch::StartsWith("74: writing the state that the disk keeps failed at byte 2097252") &&
+             Catch::StartsWith("74: writing the state that the disk keeps failed at byte 2097152") &&
                  Catch::Contains("go on from the last checkpoint"));
 }
 
