@@ -94,8 +94,8 @@ void add_stochastic_cast(std::vector<KernelCase>& cases, std::int64_t n, std::in
 
 /// Reads and writes master, m and v, reads grad; `has_copy`: writes bf16 parameters too.
 void add_adamw(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
-  cases.push_back({.kernel = "adamw",
-                   .shape = fmt::format("{}{}", n, has_copy ? " with bf16 copy" : ""),
+  cases.push_back({.kernel = "update",
+                   .shape = fmt::format("adamw {}{}", n, has_copy ? " with bf16 copy" : ""),
                    .bytes = static_cast<double>(n * (7 * size_of(kF32) + (has_copy ? size_of(DType::bf16) : 0))),
                    .make = [=](Arrays& arrays, int) {
                      constexpr AdamWOptions kOptions{.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f};
@@ -111,8 +111,8 @@ void add_adamw(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
 
 /// Reads and writes master and momentum, reads grad.
 void add_sgd(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
-  cases.push_back({.kernel = "sgd",
-                   .shape = fmt::format("{}{}", n, has_copy ? " with bf16 copy" : ""),
+  cases.push_back({.kernel = "update",
+                   .shape = fmt::format("sgd {}{}", n, has_copy ? " with bf16 copy" : ""),
                    .bytes = static_cast<double>(n * (5 * size_of(kF32) + (has_copy ? size_of(DType::bf16) : 0))),
                    .make = [=](Arrays& arrays, int) {
                      constexpr SgdOptions kOptions{.momentum = 0.9f, .nesterov = false};
@@ -127,8 +127,8 @@ void add_sgd(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
 
 /// Reads and writes master and momentum, reads grad.
 void add_lion(std::vector<KernelCase>& cases, std::int64_t n, bool has_copy) {
-  cases.push_back({.kernel = "lion",
-                   .shape = fmt::format("{}{}", n, has_copy ? " with bf16 copy" : ""),
+  cases.push_back({.kernel = "update",
+                   .shape = fmt::format("lion {}{}", n, has_copy ? " with bf16 copy" : ""),
                    .bytes = static_cast<double>(n * (5 * size_of(kF32) + (has_copy ? size_of(DType::bf16) : 0))),
                    .make = [=](Arrays& arrays, int) {
                      constexpr LionOptions kOptions{.beta1 = 0.9f, .beta2 = 0.99f};
