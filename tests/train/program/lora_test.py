@@ -232,7 +232,7 @@ def key_refusals(train, work, report):
             lora__rank=65, **targets)
     refused(train, work, report, "a pattern that matches nothing", ['called like "atn.c_atn"', "c_attn"], lora__rank=4, lora__targets='["c_fc","atn.c_atn"]')
     refused(train, work, report, "an embedding", ['called like "wte"'], lora__rank=4, lora__targets='["wte"]')
-    refused(train, work, report, "dropout", ["lora.dropout is 0.1", "give a number, 0"], lora__rank=4, lora__dropout=0.1, **targets)
+    refused(train, work, report, "dropout", ["lora.dropout is 0.1", "only 0 is supported"], lora__rank=4, lora__dropout=0.1, **targets)
     refused(train, work, report, "an adapter without its model", ["model.path is not"], lora__path=adapter("gpt2"), model__path="",
             model__preset="tiny", model__vocab=320)
     refused(train, work, report, "a rank that contradicts", ["lora.rank = 8 contradicts lora.path, where it is 4"], lora__rank=8, lora__path=adapter("gpt2"))
