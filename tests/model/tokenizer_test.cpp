@@ -339,7 +339,7 @@ TEST_CASE("a map of characters that leads out of itself is refused before anythi
   const auto field = [](int number, const std::string& content) {
     std::string length;
     std::size_t rest = content.size();
-    for (; rest > 127; rest >>= 7) length += static_cast<char>(rest & 127 | 128);
+    for (; rest > 127; rest >>= 7) length += static_cast<char>((rest & 127) | 128);
     return static_cast<char>(number << 3 | 2) + length + static_cast<char>(rest) + content;
   };
   const auto units = [&](std::uint32_t unit, int count) {
