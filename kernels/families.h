@@ -14,7 +14,9 @@ void fill_attention(KernelTable& table);
 void fill_attention_cached(KernelTable& table);
 void fill_blockwise_adamw(KernelTable& table);
 void fill_elementwise(KernelTable& table);
+void fill_experts(KernelTable& table);
 void fill_fp8_blocks(KernelTable& table);
+void fill_grouped_matmul(KernelTable& table);
 void fill_int8_blocks(KernelTable& table);
 void fill_lines(KernelTable& table);
 void fill_loss(KernelTable& table);
@@ -33,7 +35,9 @@ inline constexpr void (*kFamilies[])(KernelTable&) = {fill_attention,
                                                       fill_attention_cached,
                                                       fill_blockwise_adamw,
                                                       fill_elementwise,
+                                                      fill_experts,
                                                       fill_fp8_blocks,
+                                                      fill_grouped_matmul,
                                                       fill_int8_blocks,
                                                       fill_lines,
                                                       fill_loss,

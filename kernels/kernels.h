@@ -7,6 +7,7 @@
 
 #include "kernels/accumulators.h"
 #include "kernels/dynamic_code.h"
+#include "kernels/expert_kernels.h"
 #include "kernels/map_op.h"
 #include "kernels/rotary_angle.h"
 #include "kernels/update_rules.h"
@@ -194,6 +195,7 @@ struct KernelScratch {
 /// dtype or index is an Error(internal) that names it.
 struct KernelTable {
   KernelScratch scratch;
+  ExpertKernels experts;
 
   /// fills with zero bytes / copies bytes
   void (*zero)(ExecContext& ctx, Buffer out);
