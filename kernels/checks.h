@@ -352,6 +352,14 @@ inline void step_scalars(const Buffer& scalars) {
            sizeof(StepScalars));
 }
 
+/// Checks counts: f64, as long as UpdateCounts; how many they are.
+inline std::int64_t update_counts(const Buffer& counts) {
+  constexpr std::int64_t kBytes = sizeof(UpdateCount);
+  ZS_CHECK(counts.dtype == DType::f64 && counts.bytes() % kBytes == 0, "{} bytes of {} as counts of updates",
+           counts.bytes(), name_of(counts.dtype));
+  return counts.bytes() / kBytes;
+}
+
 inline void fixed_point_shift(int shift) {
   ZS_CHECK(shift >= 0 && shift <= 60, "a shift of {}, expected 0 to 60", shift);
 }

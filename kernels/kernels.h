@@ -350,6 +350,11 @@ struct KernelTable {
   /// clip <= 0 meaning none; skip when the norm is not finite. exponent empty: f64 form.
   void (*clip_coefficient)(ExecContext& ctx, Buffer scalars, Buffer squared_norm, Buffer exponent, int shift,
                            float clip);
+  /// scalars (as StepScalars): norm, clip coefficient and skip of `first`, and what follows from the UpdateCount that
+  /// `before` is, f64
+  void (*correct_scalars)(ExecContext& ctx, Buffer scalars, Buffer first, Buffer before, const StepCorrection& by);
+  /// counts f64 (as UpdateCounts): counts a step that is not skipped, by the scalars that it had
+  void (*count_updates)(ExecContext& ctx, Buffer counts, Buffer scalars);
   /// grad := grad * clip_coefficient of `scalars`
   void (*clip_gradient)(ExecContext& ctx, Buffer grad, Buffer scalars);
 

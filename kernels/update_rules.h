@@ -20,6 +20,59 @@ struct StepScalars {
   float skip;              ///< not 0: grad_norm is not finite, the optimizer leaves everything as it is
 };
 
+/// Updates of a parameter so far, in device memory: a step that is skipped, or fails, does not count.
+struct UpdateCount {
+  double updates;     ///< number of steps that have updated it: an integer
+  double squared_lr;  ///< sum of the squares of their learning rates
+};
+
+/// Scalars of a step that follow from a parameter's UpdateCount before it. adamw: bias_correction1, 2 by beta1 and
+/// beta2; schedule_free: c and the second by beta2; average: lr, 1 for the first update, then 1 - beta1. A step that is
+/// skipped takes the weights as an average which has not begun.
+struct StepCorrection {
+  enum class Kind : std::uint8_t { none, adamw, schedule_free, average };
+  Kind kind = Kind::none;
+  float beta1 = 0, beta2 = 0;
+};
+
+/// base^exponent, by multiplications alone, so that the bits are the same everywhere.
+ZS_HOST_DEVICE double power_of(double base, std::int64_t exponent) {
+  double power = 1;
+  for (; exponent > 0; exponent /= 2, base *= base)
+    if (exponent % 2 != 0) power *= base;
+  return power;
+}
+
+/// `first`: has what follows from the norm, and may be `step`.
+ZS_HOST_DEVICE void correct(StepScalars& step, const StepScalars& first, const UpdateCount& before,
+                            const StepCorrection& by) {
+  step.grad_norm = first.grad_norm;
+  step.skip = first.skip;
+  if (by.kind != StepCorrection::Kind::average) step.clip_coefficient = first.clip_coefficient;
+  const auto next = static_cast<std::int64_t>(before.updates) + 1;
+  const auto lr = static_cast<double>(step.lr);
+  switch (by.kind) {
+    case StepCorrection::Kind::none: return;
+    case StepCorrection::Kind::average:
+      step.lr = next == 1 ? 1.0f : 1.0f - by.beta1;
+      if (next == 1) step.skip = 0;
+      return;
+    case StepCorrection::Kind::adamw:
+      step.bias_correction1 = static_cast<float>(1.0 - power_of(static_cast<double>(by.beta1), next));
+      break;
+    case StepCorrection::Kind::schedule_free:
+      step.bias_correction1 = lr == 0 ? 0.0f : static_cast<float>(lr * lr / (before.squared_lr + lr * lr));
+      break;
+  }
+  step.bias_correction2 = static_cast<float>(1.0 - power_of(static_cast<double>(by.beta2), next));
+}
+
+ZS_HOST_DEVICE void count_update(UpdateCount& count, const StepScalars& step) {
+  if (step.skip != 0) return;
+  count.updates += 1;
+  count.squared_lr += static_cast<double>(step.lr) * static_cast<double>(step.lr);
+}
+
 // Options of a rule. kNeedsM, kNeedsV: which moments a range must have; SGD has one or none.
 
 /// Loshchilov, Hutter 2019, algorithm 2: g = grad * clip_coefficient; m, v updated; master -= lr * (m_hat /

@@ -57,6 +57,27 @@ void add_clip(std::vector<KernelCase>& cases) {
                        kernels_of(exec).clip_coefficient(exec, scalars, norm, {}, 0, 1.0f);
                      };
                    }});
+  cases.push_back(
+      {.kernel = "correct_scalars",
+       .shape = "1",
+       .bound = Bound::latency,
+       .bytes = sizeof(UpdateCount) + 2 * sizeof(StepScalars),
+       .make = [=](Arrays& arrays, int) {
+         const Buffer scalars = arrays.zeros(sizeof(StepScalars) / sizeof(float), kF32),
+                      before = arrays.zeros(sizeof(UpdateCount) / sizeof(double), DType::f64);
+         return [=](ExecContext& exec) {
+           kernels_of(exec).correct_scalars(exec, scalars, scalars, before, {StepCorrection::Kind::adamw, 0.9f, 0.95f});
+         };
+       }});
+  cases.push_back({.kernel = "count_updates",
+                   .shape = "1",
+                   .bound = Bound::latency,
+                   .bytes = 2 * sizeof(UpdateCount),
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer scalars = arrays.zeros(sizeof(StepScalars) / sizeof(float), kF32),
+                                  counts = arrays.zeros(sizeof(UpdateCount) / sizeof(double), DType::f64);
+                     return [=](ExecContext& exec) { kernels_of(exec).count_updates(exec, counts, scalars); };
+                   }});
   cases.push_back({.kernel = "norm_of_powers",
                    .shape = "1",
                    .bound = Bound::latency,

@@ -301,6 +301,19 @@ void clip_coefficient(ExecContext&, Buffer scalars, Buffer squared_norm, Buffer 
     step.clip_coefficient = static_cast<float>(std::min(1.0, static_cast<double>(clip) / (norm + 1e-6)));
 }
 
+void correct_scalars(ExecContext&, Buffer scalars, Buffer first, Buffer before, const StepCorrection& by) {
+  const StepScalars& of_norm = step_scalars(first);
+  StepScalars& step = step_scalars(scalars);
+  ZS_CHECK(checks::update_counts(before) == 1, "{} elements of f64 as one count of updates", before.elems);
+  correct(step, of_norm, *reinterpret_cast<const UpdateCount*>(before.as<double>()), by);
+}
+
+void count_updates(ExecContext&, Buffer counts, Buffer scalars) {
+  const StepScalars& step = step_scalars(scalars);
+  auto* const all = reinterpret_cast<UpdateCount*>(counts.as<double>());
+  for (std::int64_t i = 0; i < checks::update_counts(counts); ++i) count_update(all[i], step);
+}
+
 /// Ranges one after the other.
 void update(ExecContext& ctx, const OneOrMany<UpdateRange>& ranges, const UpdateRule& rule) {
   const auto floats_or_none = [](const Buffer& buffer) { return buffer.empty() ? nullptr : floats_of(buffer); };
@@ -328,6 +341,8 @@ void fill_optimizer(KernelTable& table) {
   table.power_sum = of_each<power_sum_of, Buffer, float>;
   table.norm_of_powers = norm_of_powers;
   table.clip_coefficient = clip_coefficient;
+  table.correct_scalars = correct_scalars;
+  table.count_updates = count_updates;
   table.clip_gradient = clip_gradient;
   table.update = update;
 }

@@ -266,6 +266,20 @@ struct ClipArgs {
   float clip;
 };
 
+/// One set of scalars: see correct().
+struct CorrectArgs {
+  StepScalars* scalars;
+  const StepScalars* first;
+  const UpdateCount* before;
+  StepCorrection by;
+};
+
+struct CountArgs {
+  UpdateCount* counts;
+  const StepScalars* scalars;
+  std::int64_t elems;
+};
+
 /// Range that some of the blocks update, from `first_block` on: see UpdateRange; m, v, copy: null: none.
 struct UpdateRangeArgs {
   float *master, *m, *v;

@@ -121,6 +121,25 @@ void clip_coefficient(ExecContext& ctx, Buffer scalars, Buffer squared_norm, Buf
   launch(ctx, "zs_clip_coefficient", 1, 1, &args);
 }
 
+void correct_scalars(ExecContext& ctx, Buffer scalars, Buffer first, Buffer before, const StepCorrection& by) {
+  checks::step_scalars(scalars);
+  checks::step_scalars(first);
+  ZS_CHECK(checks::update_counts(before) == 1, "{} elements of f64 as one count of updates", before.elems);
+  const CorrectArgs args{.scalars = static_cast<StepScalars*>(scalars.data),
+                         .first = static_cast<const StepScalars*>(first.data),
+                         .before = static_cast<const UpdateCount*>(before.data),
+                         .by = by};
+  launch(ctx, "zs_correct_scalars", 1, 1, &args);
+}
+
+void count_updates(ExecContext& ctx, Buffer counts, Buffer scalars) {
+  checks::step_scalars(scalars);
+  const CountArgs args{.counts = static_cast<UpdateCount*>(counts.data),
+                       .scalars = static_cast<const StepScalars*>(scalars.data),
+                       .elems = checks::update_counts(counts)};
+  launch_elems(ctx, "zs_count_updates", args.elems, 1, args);
+}
+
 UpdateRangeArgs range_args(const UpdateRange& range, const UpdateRule& rule) {
   checks::update_range(range, rule);
   const auto floats_or_none = [](const Buffer& buffer) { return buffer.empty() ? nullptr : floats_of(buffer); };
@@ -168,10 +187,12 @@ void fill_optimizer(KernelTable& table, KernelNames& names) {
   table.power_sum = power_sum;
   table.norm_of_powers = norm_of_powers;
   table.clip_coefficient = clip_coefficient;
+  table.correct_scalars = correct_scalars;
+  table.count_updates = count_updates;
   table.clip_gradient = clip_gradient;
   table.update = update;
-  names.insert(names.end(),
-               {"zs_reduce", "zs_finish_reduction", "zs_norm_of_powers", "zs_clip_coefficient", "zs_update"});
+  names.insert(names.end(), {"zs_reduce", "zs_finish_reduction", "zs_norm_of_powers", "zs_clip_coefficient",
+                             "zs_correct_scalars", "zs_count_updates", "zs_update"});
   add_typed(names, {"zs_clip_gradient"});
 }
 

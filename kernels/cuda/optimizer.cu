@@ -192,6 +192,16 @@ extern "C" __global__ void zs_clip_coefficient(const ClipArgs args) {
     s.clip_coefficient = static_cast<float>(fmin(1.0, static_cast<double>(args.clip) / (norm + 1e-6)));
 }
 
+/// One thread.
+extern "C" __global__ void zs_correct_scalars(const CorrectArgs args) {
+  correct(*args.scalars, *args.first, *args.before, args.by);
+}
+
+extern "C" __global__ void zs_count_updates(const CountArgs args) {
+  const std::int64_t i = global_thread();
+  if (i < args.elems) count_update(args.counts[i], *args.scalars);
+}
+
 extern "C" __global__ void zs_update(const UpdateArgs args) {
   with_update_rule(args.rule, [&](const auto& options) { update(args, options); });
 }

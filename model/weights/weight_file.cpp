@@ -129,7 +129,7 @@ WeightFileReport load_safetensors(World& world, ShardedRuntime& runtime, const s
 
 void save_safetensors(World& world, ShardedRuntime& runtime, const std::string& path) {
   Executor& executor = runtime.executor();
-  executor.step().check_between_steps("save_safetensors()");
+  executor.step().check_between_steps("save_safetensors()", StepState::Weights::any);
   std::unique_ptr<SafetensorsWriter> file;
   std::exception_ptr problem;  // problem of rank 0, which takes part in what is gathered all the same
   const auto write = [&](const std::function<void()>& body) {

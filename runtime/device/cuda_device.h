@@ -20,6 +20,9 @@ class CudaDevice final : public Device {
   Profile& profile() override { return profile_; }
   Scratch& scratch() override { return state_->scratch; }
   PinnedMemory& pinned_memory() override { return state_->pinned; }
+  std::exception_ptr last_thrown() const override {
+    return state_->group.capture != 0 ? std::exception_ptr() : state_->group.last_thrown;
+  }
   std::uint64_t completed() const override;
   std::string activity() const override { return state_->group.activity(); }
   void keep(std::vector<std::shared_ptr<void>> memory) override { state_->kept.push_back(std::move(memory)); }

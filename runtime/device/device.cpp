@@ -1,5 +1,8 @@
 #include "runtime/device/device.h"
 
+#include <cstdio>
+#include <utility>
+
 #include "runtime/device/cpu_device.h"
 #include "runtime/device/cuda_device.h"
 #include "runtime/device/memory_limit.h"
@@ -7,6 +10,16 @@
 
 namespace zs {
 namespace {
+
+void log_unwaited(const std::exception_ptr& error) noexcept {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "zshard: work that nobody waited for failed: %s\n", e.what());
+  } catch (...) {
+    std::fputs("zshard: work that nobody waited for failed\n", stderr);
+  }
+}
 
 #ifndef ZSHARD_CUDA
 Error no_cuda() { return {ExitCode::config, "device 'cuda' is not in this build", {}, "use device \"cpu\""}; }
@@ -16,7 +29,9 @@ Error no_cuda() { return {ExitCode::config, "device 'cuda' is not in this build"
 
 Device::Device(DeviceOptions options) : options_(std::move(options)) {}
 
-Device::~Device() = default;
+Device::~Device() {
+  if (kept_error_) log_unwaited(kept_error_);
+}
 
 std::unique_ptr<Device> Device::create(DeviceKind kind, const DeviceOptions& options) {
   ZS_CHECK(options.threads >= 1, "a device needs at least 1 thread, got {}", options.threads);
@@ -50,8 +65,28 @@ MemoryLimit gpu_memory_limit([[maybe_unused]] int gpu) {
 #endif
 }
 
+void Device::keep_error(std::exception_ptr error) noexcept {
+  if (!kept_error_) kept_error_ = std::move(error);
+}
+
+void Device::forget_thrown() {
+  const std::exception_ptr thrown = last_thrown();
+  if (!thrown) return;
+  for (int role = 0; role < kStreamRoles; ++role) {
+    Stream& one = stream(static_cast<StreamRole>(role));
+    try {
+      one.synchronize();
+    } catch (const SyncTimeout&) {
+      throw;
+    } catch (...) {
+      if (const std::exception_ptr error = std::current_exception(); error != thrown)
+        one.enqueue({"failed_before", {}, {}}, [error](ExecContext&) { std::rethrow_exception(error); });
+    }
+  }
+}
+
 void Device::synchronize() {
-  std::exception_ptr first;
+  std::exception_ptr first = std::exchange(kept_error_, nullptr);
   for (int role = 0; role < kStreamRoles; ++role) {
     try {
       stream(static_cast<StreamRole>(role)).synchronize();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -68,14 +69,25 @@ class Device {
   /// thread.
   virtual std::uint64_t completed() const { return 0; }
   virtual std::string activity() const { return {}; }
-  /// Synchronises every stream; throws the first error found, after which all streams are usable again.
+  /// Synchronises every stream; throws the first error found, or one that was kept, after which all streams are usable
+  /// again.
   void synchronize();
+  /// Keeps an error that a destructor has met, for the next synchronize() of the device to throw; the first stays.
+  void keep_error(std::exception_ptr error) noexcept;
+  /// The caller has seen the error that a synchronize has thrown last: streams that waited for the work which failed
+  /// forget it too. Waits for all; what nobody has seen yet stays.
+  void forget_thrown();
 
  protected:
   explicit Device(DeviceOptions options);
+  /// Error that a synchronize has thrown last; null: none.
+  virtual std::exception_ptr last_thrown() const { return {}; }
   DeviceOptions options_;
   Trace trace_;
   MemoryCounter counter_{&trace_};
+
+ private:
+  std::exception_ptr kept_error_;
 };
 
 }  // namespace zs

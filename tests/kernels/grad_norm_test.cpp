@@ -142,6 +142,30 @@ TEST_CASE("a norm of nothing is 0 and one that is not finite asks to skip the st
   }
 }
 
+TEST_CASE("a step's corrections go by the updates so far, of which a skipped step is none") {
+  using Kind = StepCorrection::Kind;
+  ExecContext ctx = make_context();
+  const double lr = static_cast<double>(0.25f), b1 = static_cast<double>(0.9f), b2 = static_cast<double>(0.95f);
+  const double skip = GENERATE(0.0, 1.0), updates = GENERATE(0.0, 1.0, 999.0);
+  Values counts = Values::of(DType::f64, {updates, 0.5, updates, 0.0});
+  Values first = scalars_of({0, 0, 0, 0.125f, 3, static_cast<float>(skip)});
+  const auto corrected = [&](Kind kind, float beta1, float clip) {
+    Values scalars = scalars_of({0.25f, 1, 1, clip, -1, -1});
+    k().correct_scalars(ctx, scalars.buffer(), first.buffer(), counts.buffer().slice(0, 2), {kind, beta1, 0.95f});
+    return scalars;
+  };
+  const double second = 1 - std::pow(b2, updates + 1);
+  require_close(corrected(Kind::none, 0.9f, 1), {lr, 1, 1, 0.125, 3, skip}, 0);
+  require_close(corrected(Kind::adamw, 0.9f, 1), {lr, 1 - std::pow(b1, updates + 1), second, 0.125, 3, skip}, 1e-7);
+  require_close(corrected(Kind::schedule_free, 0.9f, 1), {lr, lr * lr / (0.5 + lr * lr), second, 0.125, 3, skip}, 1e-7);
+  require_close(corrected(Kind::average, 0.9f, -1), {updates == 0 ? 1 : 1 - b1, 1, 1, -1, 3, updates == 0 ? 0 : skip},
+                1e-7);
+  Values scalars = corrected(Kind::adamw, 0.9f, 1);
+  k().count_updates(ctx, counts.buffer(), scalars.buffer());
+  const double more = 1 - skip;
+  require_close(counts, {updates + more, 0.5 + more * lr * lr, updates + more, more * lr * lr}, 0);
+}
+
 TEST_CASE("sums of many parts at once are those of one part after the other") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const int count = GENERATE(0, 1, 5, 97, 200);  // a launch on GPUs takes 96

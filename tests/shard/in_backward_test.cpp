@@ -48,7 +48,7 @@ Run train(World& world, const ShardOptions& options, bool in_backward, bool free
     const auto at_peak = run.device->memory().at_peak();
     result.grad_bytes = at_peak.contains("grad_shard") ? at_peak.at("grad_shard") : 0;
   }
-  result.updates = run.optimizer->updates(2, 0);
+  result.updates = run.optimizer->counts().updates(2, 0);
   result.weights = run.weights();
   return result;
 }
@@ -128,6 +128,14 @@ TEST_CASE("2A-27: what does not go with updates in backward is refused by one li
                run.optimizer->step(0.1f);
              }),
              Catch::Contains("step() of AdamW, which updates in backward"));
+  CHECK_THAT(refusal([&](ChainRun& run) {
+               in_backward(run);
+               run.optimizer->begin_step(0.1f);
+               run.runtime.abandon_step();
+               run.optimizer->begin_step(0.1f);  // once more
+               run.optimizer->begin_step(0.1f);
+             }),
+             Catch::Contains("begin_step() of AdamW twice") && Catch::Contains("end_step()"));
   CHECK_THAT(refusal([](ChainRun& run) { run.optimizer->begin_step(0.1f); }),
              Catch::Contains("begin_step() of AdamW, which updates behind backward"));
   CHECK_THAT(refusal([&](ChainRun& run) {
@@ -250,7 +258,7 @@ TEST_CASE("2A-27: a unit that a step's last micro-batch leaves out is updated by
       run.runtime.end_micro_batch();
       in_backward ? run.optimizer->end_step() : run.optimizer->step(0.01f);
     }
-    return std::pair(run.weights(), run.optimizer->updates(1, 0));
+    return std::pair(run.weights(), run.optimizer->counts().updates(1, 0));
   };
   const auto within = on_ranks(2, [&](World& world) { return weights(world, true); });
   CHECK(within == on_ranks(2, [&](World& world) { return weights(world, false); }));

@@ -2,7 +2,9 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <random>
 
+#include "runtime/shard/optimizers/sgd.h"
 #include "runtime/shard/runtime/unshard_scope.h"
 #include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
@@ -287,6 +289,66 @@ TEST_CASE("2A-8: broadcast_parameters gives every rank its root's ignored parame
     return tail;
   });
   for (const auto& tail : tails) CHECK(tail == std::vector<float>(kChainWidth * kChainWidth, 2));
+}
+
+TEST_CASE("I5: replicas that do not begin alike, or are not given the same, are found before the first update") {
+  struct Part {
+    const char* text;
+    std::function<void(Parameter&)> change;
+    bool decays = true;
+  };
+  const std::vector<Part> parts = {
+      {"initial values and decay", [](Parameter& weight) { weight.set_init({.normal_std = 0.25f}); }},
+      {"initial values and decay", [](Parameter&) {}, false},
+      {"the same weights of unit layer0", [](Parameter& weight) {
+         weight.set_init({.function = [random = std::mt19937(7)](std::int64_t) mutable {
+           return static_cast<float>(random() % 7);
+         }});
+       }}};
+  for (const Part& part : parts) {
+    for (const std::string scheme : {"ddp", "hsdp"}) {
+      CAPTURE(part.text, scheme);
+      const std::string message = message_of_world(4, [&](World& world) {
+        const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+        Context context(*device);
+        const bool is_odd = world.rank() == 3, is_random = std::string(part.text).starts_with("the same");
+        Parameter weight("layer0.weight", {8, 8}, {.normal_std = 1}, !is_odd || part.decays);
+        if (is_odd || is_random) part.change(weight);
+        if (is_odd && is_random) weight.set_init({.function = [](std::int64_t i) { return static_cast<float>(i); }});
+        ShardedRuntime runtime(context, world, in_tests({.scheme = scheme_of(scheme, 4)}));
+        runtime.add_unit("layer0", {&weight});
+        AdamW optimizer(runtime.executor(), {});
+        runtime.begin_micro_batch(Mode::train, true);
+        {
+          const ForwardScope scope(&runtime, 0);
+          backward(sum(linear(Tensor::zeros(context, {2, 8}, DType::f32), weight, nullptr)));
+        }
+        runtime.end_micro_batch();
+        optimizer.step(0.1f);
+        device->synchronize();
+      });
+      CHECK_THAT(message, Catch::Contains(part.text));
+    }
+  }
+}
+
+TEST_CASE("I5: groups of parameters that one rank alone has are named as such, and so is another optimizer") {
+  for (const bool is_sgd : {false, true}) {
+    const std::string message = message_of_world(2, [&](World& world) {
+      ChainRun run(world);
+      run.optimizer.reset();
+      std::unique_ptr<Optimizer> own;
+      if (world.rank() == 1 && is_sgd) own = std::make_unique<Sgd>(run.runtime.executor(), SgdConfig{});
+      AdamWConfig config;
+      if (world.rank() == 1) config.groups = {{"layer1.*", 3}};
+      if (!own) own = std::make_unique<AdamW>(run.runtime.executor(), config);
+      run.micro_batch(0);
+      own->step(0.1f);
+      run.device->synchronize();
+    });
+    CHECK_THAT(message, Catch::Contains(is_sgd ? "disagree on the optimizer in step 1: rank 0 has AdamW, rank 1 has Sgd"
+                                               : "disagree on the groups of parameters in step 1: rank 0 has nothing"));
+  }
 }
 
 TEST_CASE("I5: an abandoned micro-batch is not compared") {

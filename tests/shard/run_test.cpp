@@ -119,6 +119,87 @@ TEST_CASE("one rank that fails ends those that wait for it, with its own line") 
   CHECK_THAT(text, Contains("program: error: no data here (a.bin"));
 }
 
+namespace {
+
+/// A classifier that the body owns, with what trains it.
+struct Classifier {
+  explicit Classifier(Job& of) : job(of), model(fully_shard(net, of)), optimizer(model.executor(), {}) {}
+  Tensor loss(std::int32_t target) {
+    return cross_entropy(net(Tensor::from_host(job.context, {2, 4}, std::vector<float>{1, 2, 3, 4, 5, 6, 7, 8})),
+                         Tensor::from_host(job.context, {2}, std::vector<std::int32_t>{0, target}));
+  }
+  void step(std::int32_t target, float lr) {
+    auto micro_batch = model.micro_batch();
+    loss(target).backward();
+    micro_batch.end();
+    optimizer.step(lr);
+  }
+  Job& job;
+  Linear net{"net", 4, 4};
+  ShardedModel model;
+  AdamW optimizer;
+};
+
+}  // namespace
+
+TEST_CASE("an error of a model's last steps, which ends before anybody waits for it, is one line and its exit code") {
+  const int ranks = GENERATE(0, 2);
+  CAPTURE(ranks);
+  const RunOptions options{.timeout_s = 60, .threads = 1, .local_ranks = ranks, .device = "cpu"};
+  const auto [code, text] = outcome([](Job& job) { Classifier(job).step(7, 0.1f); }, options);
+  CHECK(code == static_cast<int>(ExitCode::usage));
+  CHECK_THAT(text, Contains("program: error: ") && Contains("target 1 is 7"));
+  CHECK(lines(text) == 1);
+  if (ranks == 0) return;
+  const auto [other, said] = outcome(
+      [](Job& job) {
+        Classifier classifier(job);
+        for (int i = 0; i < 3; ++i) classifier.step(1, job.is_first() ? 0.1f : 0.2f);
+      },
+      options);
+  CHECK(other == static_cast<int>(ExitCode::ranks_disagree));
+  CHECK_THAT(said, Contains("program: error: the ranks disagree on the learning rate"));
+  CHECK(lines(said) == 1);
+}
+
+TEST_CASE(
+    "a kernel's error that every rank catches is over once the step is abandoned, with the bits of a run without it") {
+  const int ranks = GENERATE(1, 2, 3);
+  const bool is_abandoned_by_hand = GENERATE(false, true);
+  const auto weights = [&](bool fails) {
+    std::vector<std::vector<float>> found(static_cast<std::size_t>(ranks));
+    const auto [code, text] = outcome(
+        [&](Job& job) {
+          Classifier classifier(job);
+          classifier.step(1, 0.1f);
+          if (fails) {
+            try {
+              auto micro_batch = classifier.model.micro_batch();
+              const Tensor loss = classifier.loss(7);
+              loss.backward();
+              if (is_abandoned_by_hand) micro_batch.end();
+              loss.to_host();
+            } catch (const UsageError&) {
+            }
+            classifier.model.runtime().abandon_step();
+          }
+          for (int i = 0; i < 3; ++i) {
+            classifier.step(2, 0.1f);
+            job.device.synchronize();
+          }
+          classifier.model.executor().read_full(0, [&](const Parameter& parameter, const float* values) {
+            auto& own = found[static_cast<std::size_t>(job.rank())];
+            own.insert(own.end(), values, values + parameter.numel());
+          });
+        },
+        {.timeout_s = 60, .threads = 1, .local_ranks = ranks, .device = "cpu"});
+    CHECK(code == 0);
+    CHECK(text.empty());
+    return found;
+  };
+  CHECK(weights(true) == weights(false));
+}
+
 TEST_CASE("options of zs::run that make no sense are refused") {
   const auto nothing = [](Job&) {};
   for (const RunOptions& options :

@@ -243,6 +243,12 @@ TEST_CASE(
        [](StateByName& state, int rank) {
          if (rank == 1) state.tensors.pop_back();
        }},
+      {"rank 1 is given other values of head (master) than rank 0",
+       [](StateByName& state, int rank) {
+         for (auto& t : state.tensors)
+           if (rank == 1 && t.tensor.parameter == "head" && t.tensor.kind == kMasterKind)
+             *t.pieces[0].data.as<float>() += 1;
+       }},
   };
   for (const Try& one : tries) {
     CAPTURE(one.text);

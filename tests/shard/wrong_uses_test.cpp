@@ -219,6 +219,18 @@ std::vector<WrongUse> of_steps() {
          r.accumulate();
          save(r.state(), folder.path(), {.step = 1});
        }},
+      {"save another model's optimizer",
+       {"2 units and 51 elements", "the optimizer adamw of another", "3 units"},
+       [](Rank& r) {
+         struct Wide : Net {
+           Linear& third = make_child<Linear>("third", 4, 6);
+         } net;
+         fully_shard(net.first), fully_shard(net.second);
+         ShardedModel model = fully_shard(net, r.context, r.world);
+         AdamW optimizer(model.executor(), AdamWConfig{});
+         const TempDir folder;
+         save({r.world, r.model->executor(), optimizer}, folder.path(), {.step = 1});
+       }},
       {"load within an evaluation",
        {"load() within an evaluation"},
        [](Rank& r) {

@@ -259,7 +259,7 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
       is_replayed = false;
       enqueue_work([&](std::int64_t i) { return kept_batch(i); });
     });
-    if (is_replayed) optimizer_->count_updates();
+    if (is_replayed) optimizer_->note_update();
   } else {
     // Read first, since what counts in all of them is known before the first one's backward
     std::vector<HostBatch> batches;

@@ -7,6 +7,7 @@
 #include <new>
 #include <set>
 
+#include "runtime/base/usage_error.h"
 #include "runtime/shard/checkpoint/checkpoint_updates.h"
 #include "runtime/shard/checkpoint/held_state.h"
 #include "runtime/tensor/host_view.h"
@@ -106,6 +107,20 @@ AgreedError decode(const std::string& message, int code) {
 }
 
 }  // namespace
+
+TrainingState::TrainingState(World& of_world, Executor& of_executor, Optimizer& of_optimizer)
+    : world(of_world), executor(of_executor), optimizer(of_optimizer) {
+  if (&optimizer.trained() == &executor) return;
+  const auto text_of = [](const Executor& of) {
+    std::int64_t elems = 0;
+    for (const FlatParameter& unit : of.units()) elems += unit.layout->numel();
+    return fmt::format("{} units and {} elements, the first {}", of.units().size(), elems,
+                       of.units().empty() ? "none" : of.units().front().layout->views().front().name);
+  };
+  throw UsageError(fmt::format("a TrainingState of a model ({}) with the optimizer {} of another ({})",
+                               text_of(executor), optimizer.kind(), text_of(optimizer.trained())),
+                   "pass the optimizer that was made from this model");
+}
 
 void together(World& world, const std::function<void()>& body) {
   int code = 0;

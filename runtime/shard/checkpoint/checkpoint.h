@@ -12,6 +12,9 @@ namespace zs {
 
 /// State that is saved and loaded: on each rank the shards that it holds.
 struct TrainingState {
+  /// UsageError where the optimizer is another model's.
+  TrainingState(World& of_world, Executor& of_executor, Optimizer& of_optimizer);
+
   World& world;
   Executor& executor;
   Optimizer& optimizer;

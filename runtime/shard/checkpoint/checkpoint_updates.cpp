@@ -43,10 +43,12 @@ std::map<std::string, std::string> attributes_of(const TrainingState& state, con
   std::map<std::string, std::string> attributes = info.attributes;
   const Optimizer::Definition& definition = state.optimizer.definition();
   std::string updates, squared_lr;
+  const UpdateCounts::Progress progress = state.optimizer.counts().read();
   for_each_parameter(state.executor, [&](std::size_t unit, std::size_t i, const std::string& name) {
-    const Optimizer::Progress& progress = state.optimizer.progress(unit, i);
-    if (progress.updates != info.step) updates += fmt::format("{} {}\n", progress.updates, name);
-    if (definition.sums_squared_lr) squared_lr += fmt::format("{} {}\n", progress.squared_lr, name);
+    const UpdateCount& count = progress[unit][i];
+    if (const auto number = static_cast<std::int64_t>(count.updates); number != info.step)
+      updates += fmt::format("{} {}\n", number, name);
+    if (definition.sums_squared_lr()) squared_lr += fmt::format("{} {}\n", count.squared_lr, name);
   });
   if (!updates.empty()) attributes[key_of(state.optimizer, kUpdates)] = updates;
   if (!squared_lr.empty()) attributes[key_of(state.optimizer, kSquaredLr)] = squared_lr;
@@ -59,12 +61,14 @@ std::map<std::string, std::string> attributes_of(const TrainingState& state, con
 void take_updates(const TrainingState& state, CheckpointInfo& info) {
   const auto updates = take_numbers<std::int64_t>(info, key_of(state.optimizer, kUpdates));
   const auto squared_lr = take_numbers<double>(info, key_of(state.optimizer, kSquaredLr));
-  for_each_parameter(state.executor, [&](std::size_t unit, std::size_t i, const std::string& parameter) {
+  UpdateCounts::Progress progress(state.executor.units().size());
+  for_each_parameter(state.executor, [&](std::size_t unit, std::size_t, const std::string& parameter) {
     const auto counted = updates.find(parameter);
     const auto sum = squared_lr.find(parameter);
-    state.optimizer.progress(unit, i) = {.updates = counted == updates.end() ? info.step : counted->second,
-                                         .squared_lr = sum == squared_lr.end() ? 0 : sum->second};
+    progress[unit].push_back({.updates = static_cast<double>(counted == updates.end() ? info.step : counted->second),
+                              .squared_lr = sum == squared_lr.end() ? 0 : sum->second});
   });
+  state.optimizer.counts().set(progress);
   drop_updates(info);
 }
 

@@ -101,10 +101,12 @@ class Reader {
   }
 
   void read_updates() {
+    const UpdateCounts::Progress progress = state_.optimizer.counts().read();
     for (std::size_t unit = 0; unit < state_.executor.units().size(); ++unit) {
       const auto& views = state_.executor.units()[unit].layout->views();
       for (std::size_t i = 0; i < views.size(); ++i)
-        if (is_wanted(views[i].name)) result_.updates[views[i].name] = state_.optimizer.updates(unit, i);
+        if (is_wanted(views[i].name))
+          result_.updates[views[i].name] = static_cast<std::int64_t>(progress[unit][i].updates);
     }
   }
 
@@ -132,6 +134,7 @@ StateByName state_by_name(const TrainingState& state, const StateOptions& option
                      "name a rank that is");
   if (options.with_optimizer) check_plain_state(state.optimizer, "state_by_name()");
   state.executor.step().check_no_micro_batch("state_by_name()");
+  state.executor.step().check_not_swapped("state_by_name()");
   state.executor.due_updates().settle();
   StateByName result;
   Reader(state, options, result).run();

@@ -36,9 +36,9 @@ struct StateByName {
   const HeldTensor* find(const std::string& parameter, const std::string& kind = kMasterKind) const;
 };
 
-/// The state as it is. Collective with `whole`; blocks with `on_host`. UsageError within a micro-batch or an
-/// UnshardScope, and for `only_rank` without `whole`. Without `on_host` and `whole`: views of the shards,
-/// but copies of what a disk keeps.
+/// The state as it is. Collective with `whole`; blocks with `on_host`, and for the optimizer's. UsageError within a
+/// micro-batch or an UnshardScope, and for `only_rank` without `whole`. Without `on_host` and `whole`: views of the
+/// shards, but copies of what a disk keeps.
 StateByName state_by_name(const TrainingState& state, const StateOptions& options = {});
 
 /// Options of a load, alike on every rank.

@@ -110,7 +110,18 @@ class Loader {
   bool is_source() const { return !options_.only_rank || state_.executor.rank() == *options_.only_rank; }
   bool is_given(const HeldTensor& held) const { return given_.contains(key_of(held)); }
 
-  /// Every rank learns which tensors rank `root` is given, and its numbers of updates, -1 where there is none.
+  /// Hash of a tensor that is given whole and in one piece; 0: it is not.
+  std::int64_t hash_of(const HeldTensor& held) const {
+    const auto given = given_.find(key_of(held));
+    if (options_.only_rank || given == given_.end() || given->second->pieces.size() != 1) return 0;
+    const HeldTensor::Piece& piece = given->second->pieces.front();
+    if (piece.data.elems != held.tensor.shape.numel()) return 0;
+    const Context& context = state_.executor.context();
+    return WriteCheck::hash_of(HostView(context, context.stream(), piece.data).buffer()) | 1;
+  }
+
+  /// Every rank learns which tensors rank `root` is given, and its numbers of updates, -1 where there is none; and of
+  /// tensors that are whole on every rank whether they are the same.
   void share(int root) {
     Context& context = state_.executor.context();
     std::vector<std::int64_t> own;
@@ -119,6 +130,8 @@ class Loader {
       const auto updates = from_.updates.find(name);
       own.push_back(updates == from_.updates.end() ? -1 : updates->second);
     }
+    const std::size_t hashes = own.size();
+    for (const HeldTensor& held : held_) own.push_back(hash_of(held));
     if (own.empty()) return;
     const std::int64_t count = std::ssize(own);
     const Memory memory = context.pool().acquire(count * size_of(DType::i64), context.stream(), "scalars");
@@ -128,7 +141,13 @@ class Loader {
       state_.executor.compute_comm().broadcast(context.stream(), "given_state", numbers, root);
     const HostView view(context, context.stream(), numbers);
     shared_.assign(view.as<std::int64_t>(), view.as<std::int64_t>() + count);
-    is_alike_ = !is_source() || shared_ == own;
+    if (!is_source()) return;
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      if (own[i] == shared_[i]) continue;
+      if (i < hashes) is_alike_ = false;
+      if (i >= hashes && own[i] != 0 && shared_[i] != 0 && differs_.empty())
+        differs_ = text_of(key_of(held_[i - hashes]));
+    }
   }
   bool is_shared(std::size_t tensor) const { return shared_.at(tensor) != 0; }
 
@@ -158,6 +177,9 @@ class Loader {
     if (!is_alike_)
       refuse(fmt::format("rank {} is given other tensors than rank 0", state_.executor.rank()),
              "give every rank the same names");
+    if (!differs_.empty())
+      refuse(fmt::format("rank {} is given other values of {} than rank 0", state_.executor.rank(), differs_),
+             "give every rank the same, or pass only_rank");
     for (const HeldTensor& held : held_) {
       const auto given = given_.find(key_of(held));
       if (given == given_.end()) continue;
@@ -242,12 +264,14 @@ class Loader {
     std::map<std::string, std::int64_t> updates;
     std::size_t at = held_.size();
     for (const auto& [name, parameter] : parameters_) updates[name] = shared_.at(at++);
+    UpdateCounts::Progress progress = state_.optimizer.counts().read();
     for (std::size_t unit = 0; unit < state_.executor.units().size(); ++unit) {
       const auto& views = state_.executor.units()[unit].layout->views();
       for (std::size_t i = 0; i < views.size(); ++i)
         if (const std::int64_t count = updates.at(views[i].name); count >= 0)
-          state_.optimizer.progress(unit, i) = {.updates = count};
+          progress[unit][i] = {.updates = static_cast<double>(count), .squared_lr = 0};
     }
+    state_.optimizer.counts().set(progress);
   }
 
   TrainingState state_;
@@ -258,6 +282,7 @@ class Loader {
   std::map<Key, const HeldTensor*> given_;
   std::vector<std::int64_t> shared_;  // by rank `root`, of held_ and after them of parameters_
   bool is_alike_ = true;
+  std::string differs_;  // a tensor that is whole here and on rank 0, with other values
 };
 
 }  // namespace

@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <exception>
 #include <utility>
 
 #include "comm/buffer_race_check.h"
-#include "runtime/base/standard_streams.h"
 #include "runtime/base/usage_error.h"
 
 namespace zs {
@@ -73,16 +71,20 @@ void Executor::set_accumulates(int unit, bool accumulates) {
 
 void Executor::hold_reductions(const Event& event) { held_for_.push_back(event); }
 
-void Executor::add_ignored(Parameter& parameter) { ignored_.push_back(&parameter); }
+void Executor::add_ignored(Parameter& parameter) {
+  ignored_.push_back(&parameter);
+  if (!parameter.is_trainable())
+    order_check_->set(fmt::format("initial value of buffer {}", parameter.name()),
+                      fmt::to_string(parameter.init().constant));
+}
 
 Executor::~Executor() {
   units_.clear();
   try {
     context_.device().synchronize();
-  } catch (const std::exception& error) {
+  } catch (const std::exception&) {
     // Whoever catches the exception that is on its way has a line to print, which shall be the last.
-    if (std::uncaught_exceptions() == 0)
-      print_to_stderr("zshard: rank {}: work that nobody waited for failed: {}\n", rank(), error.what());
+    if (std::uncaught_exceptions() == 0) context_.device().keep_error(std::current_exception());
     context_.device().keep(std::move(windows_));
   }
 }
@@ -288,6 +290,7 @@ void Executor::reduce(FlatParameter& unit) {
 
 void Executor::wait_reductions() {
   order_check_->compare_if_due();
+  if (!order_check_->defers()) write_check_.compare_replicas(units_);
   write_check_.compare_late();
   for (FlatParameter& unit : units_) {
     if (unit.grad_is_written && !unit.grad_is_divided) reducer_.gather_whole(unit);

@@ -109,8 +109,8 @@ class Executor {
   /// `wait_readers`.
   void set_seed(std::uint64_t seed, bool draws);
   /// The host filled the master shards while the device was idle: their compute copies follow, and the next gathers
-  /// wait for those.
-  void masters_loaded();
+  /// wait for those. `are_new`: they come from outside, so that replicas are compared again.
+  void masters_loaded(bool are_new = true);
   /// Updates that are left for the next forward. Settle them before you read or write masters, moments or gradients
   /// where they are kept.
   DueUpdates& due_updates() { return due_updates_; }

@@ -82,7 +82,8 @@ void Executor::cast_masters(const FlatParameter& unit, const Buffer& master) {
       });
 }
 
-void Executor::masters_loaded() {
+void Executor::masters_loaded(bool are_new) {
+  if (are_new) write_check_.note_new_masters();
   for (FlatParameter& unit : units_) {
     if (unit.compute_copy) update_compute_copy(unit);
   }

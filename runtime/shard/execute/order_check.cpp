@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <utility>
 
 #include "comm/inline_stream.h"
@@ -70,6 +71,7 @@ constexpr std::array kFacts = {Fact{"name", nullptr},
                                Fact{"elements", number},
                                Fact{"elements of a shard", number},
                                Fact{"names and shapes of its parameters, and where they are cut", nullptr},
+                               Fact{"initial values and decay of its parameters", nullptr},
                                Fact{"ranks that gather it", number},
                                Fact{"ranks that gather it after forward", number},
                                Fact{"ranks of the first step of its reduction", number},
@@ -83,6 +85,16 @@ std::uint64_t hash_of_views(const UnitLayout& layout) {
     for (const std::int64_t dim : view.shape.dims()) add(static_cast<std::uint64_t>(dim));
     for (const std::int64_t rows : view.matrix_rows) add(static_cast<std::uint64_t>(rows));
     add(static_cast<std::uint64_t>(view.dim) << 1 | static_cast<std::uint64_t>(view.is_whole));
+  }
+  return hash;
+}
+
+std::uint64_t hash_of_values(const UnitLayout& layout) {
+  std::uint64_t hash = 0;
+  for (const FlatView& view : layout.views()) {
+    for (const float number : {view.init.normal_std, view.init.constant, view.init.uniform_bound})
+      hash = mix64(hash ^ std::bit_cast<std::uint32_t>(number));
+    hash = mix64(hash ^ (view.init.function ? 2u : 0u) ^ (view.has_decay ? 1u : 0u));
   }
   return hash;
 }
@@ -101,6 +113,7 @@ std::array<std::int64_t, kFacts.size()> facts_of(const FlatParameter& unit) {
           unit.layout->numel(),
           unit.layout->shard_elems(),
           static_cast<std::int64_t>(hash_of_views(*unit.layout)),
+          static_cast<std::int64_t>(hash_of_values(*unit.layout)),
           ranks(over.gather),
           ranks(over.gather_small),
           ranks(over.reduce),
@@ -301,26 +314,43 @@ void OrderCheck::explain_units(const Compared& compared) {
   });
 }
 
+/// Place of the first setting of any rank that another has not, or has otherwise; by name, in the order of rank 0.
+std::optional<OrderCheck::Difference> OrderCheck::find_setting(const std::vector<Setting>& settings) {
+  List own;
+  for (const auto& [name, value] : settings)
+    own.insert(own.end(),
+               {static_cast<std::int64_t>(hash_name(name) >> 1), static_cast<std::int64_t>(hash_name(value) >> 1)});
+  const std::vector<List> lists = exchange(own);
+  const auto value_of = [](const List& list, std::int64_t name) {
+    for (std::size_t at = 0; at + 1 < list.size(); at += 2)
+      if (list[at] == name) return list[at + 1];
+    return kNothing;
+  };
+  for (const List& list : lists) {
+    for (std::size_t at = 0; at + 1 < list.size() && list[at] != kNothing; at += 2)
+      for (std::size_t rank = 1; rank < lists.size(); ++rank)
+        if (value_of(lists[rank], list[at]) != value_of(lists[0], list[at])) return Difference{list[at], rank};
+  }
+  return std::nullopt;
+}
+
 /// Each is exchanged as its characters: only a run that ends gets here.
 void OrderCheck::explain_settings(const Compared& compared) {
-  List hashes;
-  for (const auto& [name, value] : compared.settings)
-    hashes.push_back(static_cast<std::int64_t>(hash_name(name + "=" + value) >> 1));
-  std::pair<std::size_t, std::size_t> found{hashes.size(), 0};  // place, rank
-  find_difference(hashes, [&](std::size_t at, std::size_t rank, std::int64_t, std::int64_t) {
-    if (found.second == 0) found = {at, rank};
+  const std::optional<Difference> found = find_setting(compared.settings);
+  if (!found) return;
+  const auto own = std::find_if(compared.settings.begin(), compared.settings.end(), [&](const Setting& setting) {
+    return static_cast<std::int64_t>(hash_name(setting.name) >> 1) == found->name;
   });
-  const auto [place, rank] = found;
-  if (rank == 0) return;
-  const Setting own = place < compared.settings.size() ? compared.settings[place] : Setting{"", "nothing"};
-  const std::vector<List> names = exchange({own.name.begin(), own.name.end()}),
-                          values = exchange({own.value.begin(), own.value.end()});
+  const Setting setting = own == compared.settings.end() ? Setting{"", "nothing"} : *own;
+  const std::vector<List> names = exchange({setting.name.begin(), setting.name.end()}),
+                          values = exchange({setting.value.begin(), setting.value.end()});
   const auto text = [](const List& list) {
     std::string text;
     for (const std::int64_t c : list)
       if (c != kNothing) text += static_cast<char>(c);
     return text;
   };
+  const std::size_t rank = found->rank;
   const std::string name = text(names[0]).empty() ? text(names[rank]) : text(names[0]);
   throw OrderMismatch(compared.step,
                       fmt::format("the ranks disagree on the {} in step {}: rank 0 has {}, rank {} has {}", name,

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -67,6 +68,7 @@ class OrderCheck {
   /// While it holds, a comparison enqueues nothing: the step is captured, and whoever does that compares `hash` between
   /// the hosts before any of it runs, and says what came of it by settle().
   void defer(bool defers) { defers_ = defers; }
+  bool defers() const { return defers_; }
   /// Hash of all that was noted since the start, and of the settings as they are.
   std::uint64_t hash() const;
   /// The hosts have compared their hashes before a step that is replayed, of which nothing is noted. Throws what
@@ -110,6 +112,11 @@ class OrderCheck {
   [[noreturn]] void explain(const Compared& compared);
   void explain_units(const Compared& compared);
   void explain_settings(const Compared& compared);
+  struct Difference {
+    std::int64_t name;  // hash of a setting's
+    std::size_t rank;   // that differs from rank 0
+  };
+  std::optional<Difference> find_setting(const std::vector<Setting>& settings);
   std::vector<List> exchange(const List& own);
   List gather(const List& own);
   /// Calls found(place, rank, value on rank 0, value on that rank), which throws, where the lists first differ.

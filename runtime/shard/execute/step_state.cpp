@@ -55,8 +55,15 @@ void StepState::check_no_micro_batch(std::string_view call) const {
                    "end it first: by end_micro_batch(), or with the block of its MicroBatch");
 }
 
-void StepState::check_between_steps(std::string_view call) const {
+void StepState::check_not_swapped(std::string_view call) const {
+  if (!swapped_.empty())
+    throw UsageError(fmt::format("{} while the average of {} is in the place of the weights", call, swapped_),
+                     "call swap_average() again before it");
+}
+
+void StepState::check_between_steps(std::string_view call, Weights weights) const {
   check_no_micro_batch(call);
+  if (weights == Weights::trained) check_not_swapped(call);
   const auto holder = std::find_if(units_.begin(), units_.end(),
                                    [](const FlatParameter& unit) { return has_sum(unit) || is_accumulating(unit); });
   if (holder == units_.end()) return;

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/shard/execute/flat_parameter.h"
@@ -17,9 +19,11 @@ class StepState {
 
   void begin_micro_batch(Mode mode);
   void end_micro_batch(bool is_last);
-  void drop_micro_batch() { is_open_ = false; }
+  void drop_micro_batch() { is_open_ = false, ++dropped_; }
   /// The gradients so far were taken.
   void end_step() { micro_batches_ = 0, has_ended_ = false; }
+  /// Number of micro-batches and steps that were abandoned so far.
+  std::int64_t dropped() const { return dropped_; }
   /// Gradients were dropped, and the step begins again.
   void drop_step();
 
@@ -43,8 +47,13 @@ class StepState {
   static void check_no_scope(std::string_view call, const FlatParameter& unit);
   /// `call` does not go within a micro-batch either.
   void check_no_micro_batch(std::string_view call) const;
+  /// Weights that a call goes with: those that are trained, or whatever is in their place.
+  enum class Weights : std::uint8_t { trained, any };
   /// `call` does not go with gradients that no optimizer has taken either.
-  void check_between_steps(std::string_view call) const;
+  void check_between_steps(std::string_view call, Weights weights = Weights::trained) const;
+  /// Says that an optimizer has put its average in the place of the weights; empty: the weights are back.
+  void set_swapped(std::string optimizer) { swapped_ = std::move(optimizer); }
+  void check_not_swapped(std::string_view call) const;
   /// Checks an optimizer's step: a step's last micro-batch has ended, and every unit is sharded.
   void check_update() const;
   /// Checks, once the step waits for the reductions, that some unit has a gradient.
@@ -55,8 +64,9 @@ class StepState {
   Mode mode_ = Mode::train;
   bool is_open_ = false, has_ended_ = false;  // a micro-batch; the step's last one
   int micro_batches_ = 0;                     // micro-batches of training, ended since the last step
-  std::int64_t steps_done_ = 0, micro_batch_ = 0;
+  std::int64_t steps_done_ = 0, micro_batch_ = 0, dropped_ = 0;
   std::vector<bool> had_sum_;
+  std::string swapped_;
 };
 
 }  // namespace zs

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <span>
 
 #include "runtime/base/random.h"
@@ -29,10 +30,6 @@ bool is_same(const Buffer& a, const Buffer& b, bool is_at_random) {
     if (!is_neighbour && BFloat16(a.as<float>()[i]).bits != bits) return false;
   }
   return true;
-}
-
-std::uint64_t hash_of(const Buffer& buffer) {
-  return XXH3_64bits(buffer.data, static_cast<std::size_t>(buffer.bytes()));
 }
 
 /// `rows`: of each rank, how often it has written back, and a hash of each parameter.
@@ -65,6 +62,10 @@ void check_alike(std::span<const std::int64_t> rows, std::int64_t width, const s
 LostWrite::LostWrite(const std::string& unit)
     : Error(ExitCode::usage, fmt::format("the parameters of unit {} were written to and not written back", unit), {},
             "write them within an UnshardScope that writes back") {}
+
+std::int64_t WriteCheck::hash_of(const Buffer& buffer) {
+  return static_cast<std::int64_t>(XXH3_64bits(buffer.data, static_cast<std::size_t>(buffer.bytes())));
+}
 
 void copy_own_shard(Context& context, const FlatParameter& unit, const Buffer& full, const Buffer& shard) {
   if (unit.layout->is_interleaved()) {
@@ -105,7 +106,7 @@ Memory WriteCheck::hash(const FlatParameter& unit, const Values& values) {
   const Buffer out = hashes.buffer(DType::i64, std::ssize(values.buffers));
   launch_on_host(context_, {"hash_values:" + unit.name, values.buffers, {out}},
                  [&kernels = context_.kernels(), out](ExecContext& exec, const std::vector<Buffer>& reads) {
-                   std::vector<std::uint64_t> found;
+                   std::vector<std::int64_t> found;
                    for (const Buffer& value : reads) found.push_back(hash_of(value));
                    kernels.upload(exec, out, found.data());
                  });
@@ -118,7 +119,7 @@ void WriteCheck::note_changed(const FlatParameter& unit, const Values& values, c
   reads.push_back(hashes.buffer(DType::i64, std::ssize(values.buffers)));
   note_if(unit, std::move(reads), [count = values.buffers.size()](const std::vector<Buffer>& seen) {
     for (std::size_t i = 0; i < count; ++i)
-      if (static_cast<std::int64_t>(hash_of(seen[i])) != seen[count].as<std::int64_t>()[i]) return true;
+      if (hash_of(seen[i]) != seen[count].as<std::int64_t>()[i]) return true;
     return false;
   });
 }
@@ -139,7 +140,7 @@ void WriteCheck::note_write_back(Written& written, const FlatParameter& unit, co
                  [&kernels = context_.kernels(), out, count = ++written.write_backs](ExecContext& exec,
                                                                                      const std::vector<Buffer>& reads) {
                    std::vector<std::int64_t> found{count};
-                   for (const Buffer& value : reads) found.push_back(static_cast<std::int64_t>(hash_of(value)));
+                   for (const Buffer& value : reads) found.push_back(hash_of(value));
                    kernels.upload(exec, out, found.data());
                  });
 }
@@ -158,6 +159,49 @@ void WriteCheck::compare(const Written& written) {
 
 void WriteCheck::compare_late() {
   for (const Written& written : std::exchange(late_, {})) compare(written);
+}
+
+/// Each rank gives a hash and its complement for its slice of each unit, whose maxima agree where all hashes do.
+void WriteCheck::compare_replicas(const std::vector<FlatParameter>& units) {
+  if (!std::exchange(has_new_masters_, false) || everybody_.size() == 1) return;
+  std::vector<Buffer> own;
+  std::vector<std::size_t> places;
+  std::vector<std::string> names;  // unit of each place
+  for (const FlatParameter& unit : units) {
+    const ShardScheme& scheme = unit.placement->scheme;
+    const ShardScheme::Slice slice = scheme.slice(scheme.master);
+    if (slice.count == everybody_.size() || unit.has_masters_on_host()) continue;
+    own.push_back(unit.master_buffer());
+    places.push_back(names.size() + static_cast<std::size_t>(slice.index));
+    names.resize(names.size() + static_cast<std::size_t>(slice.count), unit.name);
+  }
+  if (names.empty()) return;
+  const Memory memory =
+      context_.pool().acquire(2 * std::ssize(names) * size_of(DType::i64), context_.stream(), "scalars");
+  const Buffer hashes = memory.buffer(DType::i64, 2 * std::ssize(names));
+  launch_on_host(context_, {"hash_replicas", own, {hashes}},
+                 [&kernels = context_.kernels(), hashes, places = std::move(places)](ExecContext& exec,
+                                                                                     const std::vector<Buffer>& reads) {
+                   std::vector<std::int64_t> values(static_cast<std::size_t>(hashes.elems),
+                                                    std::numeric_limits<std::int64_t>::min());
+                   for (std::size_t i = 0; i < reads.size(); ++i) {
+                     values[2 * places[i]] = hash_of(reads[i]);
+                     values[2 * places[i] + 1] = ~values[2 * places[i]];
+                   }
+                   kernels.upload(exec, hashes, values.data());
+                 });
+  everybody_.all_reduce(context_.stream(), "replicas", hashes, ReduceOp::max);
+  launch_on_host(context_, {"compare_replicas", {hashes}, {}},
+                 [names = std::move(names)](ExecContext&, const std::vector<Buffer>& reads) {
+                   const auto* const found = reads[0].as<std::int64_t>();
+                   for (std::size_t i = 0; i < names.size(); ++i) {
+                     if (found[2 * i] == ~found[2 * i + 1]) continue;
+                     throw Error(ExitCode::ranks_disagree,
+                                 fmt::format("ranks that are to hold the same weights of unit {} do not", names[i]), {},
+                                 "give its parameters the same Init on every rank, and an Init::function that goes by "
+                                 "the element alone, or load the same weights");
+                   }
+                 });
 }
 
 void WriteCheck::compare(const FlatParameter& unit, const Buffer& full) {

@@ -25,6 +25,12 @@ class WriteCheck {
   /// `everybody`: over all ranks, on compute.
   WriteCheck(Context& context, Communicator& everybody) : context_(context), everybody_(everybody) {}
 
+  static std::int64_t hash_of(const Buffer& buffer);
+  /// Masters were drawn or loaded: they are compared once more.
+  void note_new_masters() { has_new_masters_ = true; }
+  /// Compares what ranks that hold the same masters have of them, where these are new: an Error(ranks_disagree) on the
+  /// compute stream of all. Collective.
+  void compare_replicas(const std::vector<FlatParameter>& units);
   /// `full`: what compute has of the unit, in gathered_dtype.
   void compare(const FlatParameter& unit, const Buffer& full);
   /// Collective. Throws, on the compute stream, for a unit that differed since the last time.
@@ -67,6 +73,7 @@ class WriteCheck {
   Memory found_;            // i64: a hash of the name of a unit that differed, or 0
   bool has_found_ = false;  // `found_` is written
   std::vector<Written> late_;
+  bool has_new_masters_ = true;
 };
 
 /// `shard` (gathered_shard_elems) := this rank's own part of a unit's full parameters, on compute.

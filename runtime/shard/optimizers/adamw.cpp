@@ -17,27 +17,16 @@ const AdamWConfig& checked_adamw(const char* optimizer, const AdamWConfig& confi
   return config;
 }
 
-void set_adamw_corrections(StepScalars& scalars, std::int64_t updates, float beta1, float beta2) {
-  const auto correction = [&](float beta) {
-    return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), updates + 1));
-  };
-  scalars.bias_correction1 = correction(beta1);
-  scalars.bias_correction2 = correction(beta2);
-}
-
 AdamW::AdamW(Executor& executor, const AdamWConfig& config)
     : Optimizer(executor,
                 {.name = "AdamW",
                  .state = {"m", "v"},
                  .settings = {{"AdamW's beta1", fmt::to_string(config.beta1)},
                               {"AdamW's beta2", fmt::to_string(config.beta2)},
-                              {"AdamW's eps", fmt::to_string(config.eps)}}},
+                              {"AdamW's eps", fmt::to_string(config.eps)}},
+                 .correction = {StepCorrection::Kind::adamw, config.beta1, config.beta2}},
                 shared_options(checked_adamw("AdamW", config))),
       config_(config) {}
-
-void AdamW::set_corrections(StepScalars& scalars, const Progress& before) const {
-  set_adamw_corrections(scalars, before.updates, config_.beta1, config_.beta2);
-}
 
 Optimizer::UnitUpdate AdamW::unit_update() const {
   return [&kernels = kernels(), config = config_](ExecContext& exec, const std::vector<Slice>& slices) {

@@ -17,10 +17,6 @@ struct AdamWConfig {
 /// The config. UsageError, in the name of an optimizer, where a beta or eps is none.
 const AdamWConfig& checked_adamw(const char* optimizer, const AdamWConfig& config);
 
-/// Sets the bias corrections that AdamW divides its moments by, for parameters that had `updates` updates before the
-/// step.
-void set_adamw_corrections(StepScalars& scalars, std::int64_t updates, float beta1, float beta2);
-
 /// AdamW (Loshchilov, Hutter 2019). Each parameter's bias correction goes by how many steps have updated it.
 class AdamW final : public Optimizer {
  public:
@@ -32,7 +28,6 @@ class AdamW final : public Optimizer {
  private:
   UnitUpdate unit_update() const override;
   bool copies() const override { return true; }
-  void set_corrections(StepScalars& scalars, const Progress& before) const override;
 
   AdamWConfig config_;
 };

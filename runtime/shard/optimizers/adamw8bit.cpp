@@ -44,7 +44,8 @@ AdamW8bit::AdamW8bit(Executor& executor, const AdamWConfig& config)
                               {"AdamW8bit's beta2", fmt::to_string(config.beta2)},
                               {"AdamW8bit's eps", fmt::to_string(config.eps)}},
                  .forms = {kCodeForm, kCodeForm, kScaleForm, kScaleForm},
-                 .is_apart = [](const FlatView&) { return true; }},
+                 .is_apart = [](const FlatView&) { return true; },
+                 .correction = {StepCorrection::Kind::adamw, config.beta1, config.beta2}},
                 shared_options(checked_adamw("AdamW8bit", config))),
       config_(config) {
   plan_exchanges();
@@ -79,10 +80,6 @@ void AdamW8bit::plan_exchanges() {
       }
     }
   }
-}
-
-void AdamW8bit::set_corrections(StepScalars& scalars, const Progress& before) const {
-  set_adamw_corrections(scalars, before.updates, config_.beta1, config_.beta2);
 }
 
 BlockwiseAdamW AdamW8bit::args_of(const Slice& slice) {

@@ -34,7 +34,6 @@ class AdamW8bit final : public Optimizer {
     Memory scales = {};  // scales of m, then of v
   };
   bool copies() const override { return true; }
-  void set_corrections(StepScalars& scalars, const Progress& before) const override;
   void update_apart(std::vector<Apart> units) override;
 
   void plan_exchanges();

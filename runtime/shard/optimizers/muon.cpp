@@ -159,13 +159,10 @@ Muon::Muon(Executor& executor, const MuonConfig& config)
                               {"AdamW's eps", fmt::to_string(config.eps)}},
                  .has_state = [config](std::size_t which,
                                        const FlatView& view) { return which == 0 || !is_matrix(config, view); },
-                 .is_apart = [config](const FlatView& view) { return is_matrix(config, view); }},
+                 .is_apart = [config](const FlatView& view) { return is_matrix(config, view); },
+                 .correction = {StepCorrection::Kind::adamw, config.beta1, config.beta2}},
                 shared_options(config)),
       config_(config) {}
-
-void Muon::set_corrections(StepScalars& scalars, const Progress& before) const {
-  set_adamw_corrections(scalars, before.updates, config_.beta1, config_.beta2);
-}
 
 Optimizer::UnitUpdate Muon::unit_update() const {
   return [&kernels = kernels(), config = config_](ExecContext& exec, const std::vector<Slice>& slices) {

@@ -35,7 +35,6 @@ class Muon final : public Optimizer {
   struct Matrix;
   UnitUpdate unit_update() const override;
   bool copies() const override { return true; }
-  void set_corrections(StepScalars& scalars, const Progress& before) const override;
   void update_apart(std::vector<Apart> units) override;
 
   std::vector<Matrix> matrices(const std::vector<Apart>& units);

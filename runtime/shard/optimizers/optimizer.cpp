@@ -36,6 +36,9 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
   check_in_backward();
   if (!options.in_backward) executor.keep_gradients();
   for (const FlatParameter& unit : executor.units()) units_.push_back(make_unit(unit));
+  std::vector<std::vector<float>> lr_scales;
+  for (const Unit& unit : units_) lr_scales.push_back(unit.lr_scales);
+  counts_.make(executor, lr_scales);
   scalars_ = context.pool().acquire(sizeof(StepScalars), compute, "scalars");
   norm_.emplace(executor, NormOptions{.order_free = options.order_free});
   skips_ = context.pool().acquire(size_of(DType::f32), compute, "scalars");
@@ -49,6 +52,7 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
                    [&kernels = context.kernels(), marks](ExecContext& exec) { kernels.zero(exec, marks); });
   }
   OrderCheck& check = executor.order_check();
+  check.set("optimizer", name_);
   for (const auto& [setting, value] : definition.settings) check.set(setting, value);
   check.set("weight decay", fmt::to_string(options.weight_decay));
   check.set("largest norm of the gradient (clip)", fmt::to_string(options.clip));
@@ -83,79 +87,33 @@ void Optimizer::step(float lr, std::int64_t step_number) {
   report_skipped();
 }
 
-/// One for each number of updates that parameters have had; as a rule it is the same for all.
-void Optimizer::set_slots() {
-  slots_.clear();
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    const auto& parameters = executor_.units()[unit].parameters;
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (parameters[i]->is_trainable()) slots_.push_back({units_[unit].progress[i], units_[unit].lr_scales[i]});
-    }
-  }
-  if (slots_.empty()) slots_.push_back({{}, 1});
-  std::sort(slots_.begin(), slots_.end(), std::greater<>());
-  slots_.erase(std::unique(slots_.begin(), slots_.end()), slots_.end());
-  const std::int64_t bytes =
-      std::ssize(slots_) * static_cast<std::int64_t>(sizeof(StepScalars)) * (options_.average > 0 ? 2 : 1);
-  if (scalars_.bytes() >= bytes) return;
-  Context& context = executor_.context();
-  scalars_.release(context.stream());
-  scalars_ = context.pool().acquire(bytes, context.stream(), "scalars");
-}
-
-std::int64_t Optimizer::place_of(const Slot& slot) const {
-  const auto place = std::find(slots_.begin(), slots_.end(), slot);
-  ZS_CHECK(place != slots_.end(), "no scalars for {} updates", slot.before.updates);
-  return place - slots_.begin();
-}
-
-std::uint64_t Optimizer::slots_key() const {
-  std::uint64_t key = slots_.size();
-  if (slots_.size() == 1) return key;
-  for (const Unit& unit : units_)
-    for (const Progress& progress : unit.progress)
-      key = mix64(key ^ static_cast<std::uint64_t>(slots_.front().before.updates - progress.updates));
-  return key;
-}
-
 void Optimizer::set_scalars(float lr, std::int64_t step_number) {
   if (step_number < 1)
     throw UsageError(fmt::format("the optimizer's step has the number {}", step_number), "count steps from 1");
   if (!std::isfinite(lr) || lr < 0)
     throw UsageError(fmt::format("the learning rate is {}", lr), "pass a finite number, 0 or above");
-  if (is_swapped_)
-    throw UsageError(fmt::format("a step of {} from the weights of an evaluation", name_),
-                     "call swap_average() again before it");
-  lr_ = lr;
+  executor_.step().check_not_swapped(fmt::format("a step of {}", name_));
   executor_.due_updates().settle();  // they go by the last ones
   executor_.context().stream().wait(scalars_read_);
   set_slots();
   std::vector<StepScalars> values;
-  for (const auto& [before, lr_scale] : slots_) {
-    StepScalars scalars{.lr = lr * lr_scale,
-                        .bias_correction1 = 1,
-                        .bias_correction2 = 1,
-                        .clip_coefficient = 1,
-                        .grad_norm = 0,
-                        .skip = 0};
-    set_corrections(scalars, before);
-    values.push_back(scalars);
-  }
-  for (std::size_t i = 0; options_.average > 0 && i < slots_.size(); ++i)
-    values.push_back({.lr = slots_[i].before.updates == 0 ? 1.0f : 1.0f - options_.average,
+  const auto add = [&](float rate, float clip_coefficient) {
+    values.push_back({.lr = rate,
                       .bias_correction1 = 1,
                       .bias_correction2 = 1,
-                      .clip_coefficient = -1,
+                      .clip_coefficient = clip_coefficient,
                       .grad_norm = 0,
                       .skip = 0});
+  };
+  for (const Slot& slot : slots_) add(lr * slot.lr_scale, 1);
+  if (slots_.empty()) add(lr, 1);
+  for (std::int64_t i = 0; options_.average > 0 && i < slot_count(); ++i) add(0, -1);
   const Buffer out = every_scalars();
   Context& context = executor_.context();
   context.launch({"step_scalars", {}, {out}}, upload_of(context.kernels(), out, std::move(values)));
   executor_.order_check().set("learning rate", fmt::to_string(lr));
   executor_.order_check().set("number of the step", fmt::to_string(step_number));
 }
-
-void Optimizer::set_corrections(StepScalars&, const Progress&) const {}
 
 /// Loads what the host keeps of a unit and its state: in this order in its window.
 HostLink::Window Optimizer::load(std::size_t unit) {
@@ -289,7 +247,7 @@ void Optimizer::note_updated(std::size_t unit) {
   makes_copies_ = copies();
   for (std::size_t i = 0; i < flat.parameters.size(); ++i) {
     const bool is_updated = flat.grad_is_written && flat.parameters[i]->is_trainable();
-    units_[unit].slots[i] = is_updated ? place_of({units_[unit].progress[i], units_[unit].lr_scales[i]}) : kNotUpdated;
+    units_[unit].slots[i] = is_updated ? slot_of(unit, i) : kNotUpdated;
   }
 }
 
@@ -298,8 +256,9 @@ void Optimizer::update(const Buffer& weight) {
   executor_.step().check_update();
   GradNorm::take_gradients(executor_);
   norm_->sum();
-  for (std::int64_t slot = 0; slot < std::ssize(slots_); ++slot) norm_->set_clip(scalars(slot), options_.clip);
+  norm_->set_clip(scalars(0), options_.clip);
   count_skipped(weight);
+  correct_scalars();
   std::vector<std::size_t> now, now_on_host;
   std::vector<int> left;
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
@@ -319,39 +278,24 @@ void Optimizer::update(const Buffer& weight) {
     update_apart(std::move(apart));
   }
   if (options_.average > 0) update_average();
-  count_updates();
+  counts_.count([this](std::size_t unit, std::size_t i) { return units_[unit].slots[i]; }, all_scalars());
+  note_update();
   executor_.clear_gradients();
   executor_.masters_updated();
   leave_updates(left);
 }
 
-void Optimizer::count_updates() {
-  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
-    for (std::size_t i = 0; i < units_[unit].progress.size(); ++i) {
-      if (!is_updated(unit, i)) continue;
-      Progress& progress = units_[unit].progress[i];
-      const auto lr = static_cast<double>(lr_ * units_[unit].lr_scales[i]);
-      ++progress.updates;
-      if (definition_.sums_squared_lr) progress.squared_lr += lr * lr;
-    }
-  }
-}
-
-/// Counts a skipped step. Where there is a weight, and it is 0, it sets `skip` of every slot first.
+/// Counts a skipped step. Where there is a weight, and it is 0, it sets `skip` first.
 void Optimizer::count_skipped(const Buffer& weight) {
   Context& context = executor_.context();
-  const auto skip_of = [this](std::int64_t slot) {
-    return scalars(slot).slice(offsetof(StepScalars, skip) / sizeof(float), 1);
-  };
-  for (std::int64_t slot = 0; slot < slot_count() && !weight.empty(); ++slot)
-    context.launch({"skip_without", {weight, skip_of(slot)}, {skip_of(slot)}}, [&kernels = context.kernels(),
-                                                                                in = Strided{weight, {1}},
-                                                                                skip = Strided{skip_of(slot), {1}}](
-                                                                                   ExecContext& exec) {
+  const Buffer count = skips(), skip = scalars(0).slice(offsetof(StepScalars, skip) / sizeof(float), 1);
+  if (!weight.empty()) {
+    context.launch({"skip_without", {weight, skip}, {skip}}, [&kernels = context.kernels(), in = Strided{weight, {1}},
+                                                              out = Strided{skip, {1}}](ExecContext& exec) {
       kernels.map(exec,
-                  {.op = MapOp::where, .shape = {1}, .out = skip, .in = {in, skip, Strided{}}, .constants = {0, 0, 1}});
+                  {.op = MapOp::where, .shape = {1}, .out = out, .in = {in, out, Strided{}}, .constants = {0, 0, 1}});
     });
-  const Buffer count = skips(), skip = skip_of(0);
+  }
   context.launch(
       {"count_skipped", {count, skip}, {count}},
       [&kernels = context.kernels(), count, skip](ExecContext& exec) { kernels.add(exec, count, count, skip); });

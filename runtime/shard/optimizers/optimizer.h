@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 #include "runtime/base/name_pattern.h"
 #include "runtime/shard/execute/executor.h"
 #include "runtime/shard/optimizers/grad_norm.h"
+#include "runtime/shard/optimizers/update_counts.h"
 
 namespace zs {
 
@@ -59,9 +61,9 @@ struct StateForm {
 
 /// Updates the master shards, with global-norm clipping that never waits for the host: norm, clip coefficient and
 /// learning rate are scalars in device memory. A gradient that is not finite leaves the weights as they are: such steps
-/// are counted. How many steps have updated a parameter is counted for each, and checkpoints keep it: one that was
-/// frozen, or had no gradient, is as if it had begun later. Owns its state; one host thread uses it. On return from
-/// `step`: enqueued, not done.
+/// are counted. How many steps have updated a parameter is counted for each, by the device, and checkpoints keep it:
+/// one that was frozen, or had no gradient, is as if it had begun later, and a step that was skipped as if it had not
+/// been. Owns its state; one host thread uses it. On return from `step`: enqueued, not done.
 ///
 /// An optimizer of one's own says what becomes of a slice of elements:
 ///
@@ -99,8 +101,8 @@ class Optimizer {
   /// `weight`: f32 (1) on the device, the same on every rank: where it is 0 the step is skipped, as one of gradients
   /// that are not finite; empty: it is not asked.
   void update(const Buffer& weight = {});
-  /// The device has done an update's work: what update() does itself, and who replays its work behind that.
-  void count_updates();
+  /// An update's work is enqueued: what update() notes itself, and who replays its work behind that.
+  void note_update();
   std::uint64_t slots_key() const;
   /// Steps that were skipped since this began, their gradients not being finite, or their weight 0. Waits for the
   /// device.
@@ -115,6 +117,8 @@ class Optimizer {
   /// Name of the average in checkpoints.
   static constexpr const char* kAverage = "average";
 
+  /// Model that it trains.
+  const Executor& trained() const { return executor_; }
   /// "adamw": its name in launches and checkpoints.
   const std::string& kind() const { return kind_; }
   /// Names of the state in checkpoints: "adamw.m", "adamw.v", and kAverage.
@@ -130,7 +134,7 @@ class Optimizer {
     return which < definition_.forms.size() ? definition_.forms[which] : StateForm{};
   }
   /// True if all state is f32, an element for each of the parameter's, and there is no other.
-  bool has_plain_state() const { return definition_.forms.empty() && !definition_.sums_squared_lr; }
+  bool has_plain_state() const { return definition_.forms.empty() && !definition_.sums_squared_lr(); }
   /// Size in bytes of a unit's state that this rank holds.
   std::int64_t state_bytes(std::size_t unit) const;
   /// True if all of the unit's parameters have the state, in f32 as the masters lie.
@@ -150,18 +154,8 @@ class Optimizer {
   bool is_on_host(std::size_t unit) const {
     return executor_.units().at(unit).placement->options.residence.has_moments_on_host;
   }
-  /// Progress of a parameter.
-  struct Progress {
-    std::int64_t updates = 0;  ///< number of steps that have updated it
-    double squared_lr = 0;     ///< sum of the squares of their learning rates, with Definition::sums_squared_lr
-    auto operator<=>(const Progress&) const = default;
-  };
-  /// Progress::updates of a parameter of a unit.
-  std::int64_t updates(std::size_t unit, std::size_t parameter) const {
-    return of_unit(unit).progress.at(parameter).updates;
-  }
-  /// Progress of a parameter of a unit, which a load sets.
-  Progress& progress(std::size_t unit, std::size_t parameter) { return units_.at(unit).progress.at(parameter); }
+  /// Numbers of updates of each parameter.
+  UpdateCounts& counts() { return counts_; }
 
   /// Weights that a model is evaluated, exported and used with, where these are not the masters: master + factor *
   /// state. Whoever has them validates, and saves what is for others, between two swap_average().
@@ -181,7 +175,9 @@ class Optimizer {
     /// Tells if update_apart() updates a parameter, and slice_update() does not; none: there are no such parameters.
     std::function<bool(const FlatView& parameter)> is_apart = {};
     std::optional<Evaluation> evaluation = {};  ///< none: the masters are the weights for use
-    bool sums_squared_lr = false;               ///< see Progress
+    StepCorrection correction = {};             ///< scalars of a step that follow from the number of updates
+    /// True if checkpoints have UpdateCount::squared_lr.
+    bool sums_squared_lr() const { return correction.kind == StepCorrection::Kind::schedule_free; }
   };
   const Definition& definition() const { return definition_; }
 
@@ -213,8 +209,6 @@ class Optimizer {
   static UnitUpdate of_each(Update update);
   /// True if the update writes the bf16 copy; else it is cast from the masters after it.
   virtual bool copies() const { return false; }
-  /// Fills the corrections of a step, whose learning rate is set, for parameters with this progress before it.
-  virtual void set_corrections(StepScalars& scalars, const Progress& before) const;
   /// Kernels of whoever runs what unit_update() is asked for: the device, or the host's processors (Residence).
   const KernelTable& kernels() const { return is_for_host_ ? cpu_kernels() : executor_.context().kernels(); }
   Executor& executor() { return executor_; }
@@ -247,8 +241,8 @@ class Optimizer {
   }
   /// Enqueues `update` of each on compute, and the copies after it.
   void launch_parts(OpInfo info, std::vector<Part> parts, const UnitUpdate& update) const;
-  std::int64_t slot_count() const { return std::ssize(slots_); }
-  static constexpr std::int64_t kScalars = sizeof(StepScalars) / sizeof(float);
+  std::int64_t slot_count() const { return std::max<std::int64_t>(std::ssize(slots_), 1); }
+  static constexpr std::int64_t kScalars = UpdateCounts::kScalars;
   /// Scalars of a slot; the first also hold the norm.
   Buffer scalars(std::int64_t slot) const { return all_scalars().slice(slot * kScalars, kScalars); }
   Buffer all_scalars() const { return scalars_.buffer(DType::f32, slot_count() * kScalars); }
@@ -268,15 +262,14 @@ class Optimizer {
     std::vector<Memory> state;
     std::vector<Range> held;                   // ranges that are updated here
     std::vector<std::vector<bool>> has_state;  // by state and parameter
-    std::vector<Progress> progress;            // progress of each parameter
     std::vector<float> lr_scales;              // scale of each parameter's learning rate
     std::vector<std::int64_t> slots;           // slot of each parameter that the last update is of; else kNotUpdated
   };
-  static constexpr std::int64_t kNotUpdated = -1;
+  static constexpr std::int64_t kNotUpdated = UpdateCounts::kNone;
   struct Slot {  // parameters whose scalars are alike
-    Progress before;
+    std::uint64_t history;
     float lr_scale;
-    auto operator<=>(const Slot&) const = default;
+    std::size_t unit, parameter;  // one of them
   };
   /// Buffers that an update of a unit works on, on the device.
   struct Held {
@@ -325,7 +318,8 @@ class Optimizer {
   void count_skipped(const Buffer& weight);
   void report_skipped();
   void set_slots();
-  std::int64_t place_of(const Slot& slot) const;
+  void correct_scalars();
+  std::int64_t slot_of(std::size_t unit, std::size_t parameter) const;
   /// Scalars with which the average of a slot's parameters is updated, after all others.
   Buffer average_scalars(std::int64_t slot) const {
     return every_scalars().slice((slot_count() + slot) * kScalars, kScalars);
@@ -343,9 +337,10 @@ class Optimizer {
   OptimizerOptions options_;
   std::vector<NamePattern> patterns_;  // patterns of the groups
   std::vector<Unit> units_;
-  std::vector<Slot> slots_{{{}, 1}};  // slots that there are
+  std::vector<Slot> slots_;
   std::optional<GradNorm> norm_;
   Memory scalars_, skips_;
+  UpdateCounts counts_;
   HostLink::Window ahead_;  // window of the unit whose update is left, and comes next
   UnitUpdate update_;       // update of the last step
   bool makes_copies_ = false, is_for_host_ = false;
@@ -357,8 +352,8 @@ class Optimizer {
   bool is_confirmed_ = true;
   int hook_ = -1;  // hook of in_backward
   bool has_begun_ = false;
-  float lr_ = 0;                                                        // learning rate of the last step
-  bool is_swapped_ = false;                                             // the masters are those of an evaluation
+  std::int64_t begun_at_ = 0;                                           // StepState::dropped()
+  bool is_swapped_ = false;                                             // the average is in the place of the masters
   std::shared_ptr<bool> has_reported_ = std::make_shared<bool>(false);  // the stream's
 };
 

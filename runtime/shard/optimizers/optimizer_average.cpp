@@ -1,37 +1,25 @@
 // The average of the weights that an optimizer keeps if it is asked to.
 
-#include <cstddef>
-
 #include "runtime/base/usage_error.h"
 #include "runtime/shard/optimizers/optimizer.h"
 
 namespace zs {
 
 /// Updates the average by the rule of SGD: of a gradient -w, a decay of 1 and the learning rate 1 - average. What is
-/// not trained, or not yet, is the weights.
+/// not trained, or not yet, is the weights. Behind correct_scalars().
 void Optimizer::update_average() {
   Context& context = executor_.context();
-  const auto skip_of = [](const Buffer& scalars) {
-    return scalars.slice(offsetof(StepScalars, skip) / sizeof(float), 1);
-  };
-  std::vector<Buffer> skips;
-  for (std::int64_t slot = 0; slot < slot_count(); ++slot) skips.push_back(skip_of(average_scalars(slot)));
-  context.launch({"average_skip", {skip_of(scalars(0))}, skips},
-                 [&kernels = context.kernels(), skips, from = skip_of(scalars(0))](ExecContext& exec) {
-                   for (const Buffer& skip : skips) kernels.copy(exec, skip, from);
-                 });
   for (std::size_t unit = 0; unit < units_.size(); ++unit) {
     if (executor_.units()[unit].is_frozen) continue;
     const Buffer master = executor_.units()[unit].master_buffer(), average = state(definition_.state.size(), unit);
     std::vector<UpdateRange> updates, copies;
     for (const Range& range : units_[unit].held) {
-      const Progress& before = units_[unit].progress[range.view];
-      const bool was_updated = is_updated(unit, range.view);
-      if (!was_updated && before.updates > 0) continue;
+      const bool is_now = is_updated(unit, range.view);
+      if (!is_now && counts_.was_updated(unit, range.view)) continue;
       UpdateRange part{average.slice(range.offset, range.count), master.slice(range.offset, range.count)};
       part.weight_decay = 1;
-      if (was_updated) part.scalars = average_scalars(place_of({before, range.lr_scale}));
-      (was_updated ? updates : copies).push_back(part);
+      if (is_now) part.scalars = average_scalars(units_[unit].slots[range.view]);
+      (is_now ? updates : copies).push_back(part);
     }
     context.launch({"average:" + executor_.units()[unit].name, {master, average, every_scalars()}, {average}},
                    [&kernels = context.kernels(), updates, copies](ExecContext& exec) {
@@ -45,7 +33,12 @@ void Optimizer::update_average() {
 /// takes their place follows from them and a state.
 void Optimizer::swap_average() {
   if (!has_average()) throw UsageError(fmt::format("{} has no average", name_), "build it with one");
-  executor_.step().check_between_steps("swap_average()");
+  executor_.step().check_between_steps("swap_average()", StepState::Weights::any);
+  const UpdateCounts::Progress counted = counts_.read();
+  bool has_begun = false;
+  for (const auto& of_unit : counted)
+    for (const UpdateCount& count : of_unit) has_begun = has_begun || count.updates > 0;
+  if (!has_begun) return;
   executor_.wait_readers();
   Context& context = executor_.context();
   const std::optional<Evaluation>& evaluation = definition_.evaluation;
@@ -53,7 +46,7 @@ void Optimizer::swap_average() {
     const FlatParameter& flat = executor_.units()[unit];
     if (flat.is_frozen) continue;
     for (const Range& range : units_[unit].held) {
-      if (units_[unit].progress[range.view].updates == 0) continue;
+      if (counted[unit][range.view].updates == 0) continue;
       const auto part = [&](const Buffer& all) { return all.slice(range.offset, range.count); };
       const Buffer a = part(flat.master_buffer()),
                    b = part(state(evaluation ? evaluation->state : definition_.state.size(), unit)),
@@ -76,9 +69,10 @@ void Optimizer::swap_average() {
       });
     }
   }
-  is_swapped_ = evaluation && !is_swapped_;
+  is_swapped_ = !is_swapped_;
+  executor_.step().set_swapped(is_swapped_ ? name_ : std::string());
   context.device().synchronize();
-  executor_.masters_loaded();
+  executor_.masters_loaded(false);
 }
 
 }  // namespace zs

@@ -50,9 +50,13 @@ void Optimizer::begin_step(float lr) {
   check_time("begin_step()", true);
   executor_.step().check_no_micro_batch("begin_step()");
   executor_.check_no_update_is_open("begin_step()");
+  if (has_begun_ && begun_at_ == executor_.step().dropped())
+    throw UsageError(fmt::format("begin_step() of {} twice", name_), "call end_step() behind each begin_step()");
   set_scalars(lr, 1);
+  correct_scalars();
   for (Unit& unit : units_) std::fill(unit.slots.begin(), unit.slots.end(), kNotUpdated);
   has_begun_ = true;
+  begun_at_ = executor_.step().dropped();
 }
 
 void Optimizer::update_in_backward(int unit) {
@@ -73,7 +77,8 @@ void Optimizer::end_step() {
   executor_.step().check_update();
   has_begun_ = false;
   executor_.wait_reductions();
-  count_updates();
+  counts_.count([this](std::size_t unit, std::size_t i) { return units_[unit].slots[i]; }, all_scalars());
+  note_update();
   executor_.clear_gradients();
   executor_.masters_updated();
 }

@@ -10,9 +10,8 @@ namespace zs {
 Optimizer::Unit Optimizer::make_unit(const FlatParameter& unit) {
   Context& context = executor_.context();
   const MemoryOwner owner(context.device().memory(), unit.name);
-  Unit made{{}, ranges(unit, unit.held_segments()),
-            {}, std::vector<Progress>(unit.parameters.size()),
-            {}, std::vector<std::int64_t>(unit.parameters.size(), kNotUpdated)};
+  Unit made{
+      {}, ranges(unit, unit.held_segments()), {}, {}, std::vector<std::int64_t>(unit.parameters.size(), kNotUpdated)};
   for (const Parameter* parameter : unit.parameters) {
     const ParameterGroup* const group = group_of(parameter->name());
     made.lr_scales.push_back(group != nullptr ? group->lr_scale : 1.0f);

@@ -25,15 +25,9 @@ ScheduleFreeAdamW::ScheduleFreeAdamW(Executor& executor, const ScheduleFreeConfi
                               {"ScheduleFreeAdamW's beta2", fmt::to_string(config.beta2)},
                               {"ScheduleFreeAdamW's eps", fmt::to_string(config.eps)}},
                  .evaluation = Evaluation{0, (config.beta1 - 1) / config.beta1},
-                 .sums_squared_lr = true},
+                 .correction = {StepCorrection::Kind::schedule_free, config.beta1, config.beta2}},
                 shared_options(config)),
       config_(config) {}
-
-void ScheduleFreeAdamW::set_corrections(StepScalars& scalars, const Progress& before) const {
-  set_adamw_corrections(scalars, before.updates, config_.beta1, config_.beta2);
-  const auto lr = static_cast<double>(scalars.lr);
-  scalars.bias_correction1 = lr == 0 ? 0.0f : static_cast<float>(lr * lr / (before.squared_lr + lr * lr));
-}
 
 Optimizer::UnitUpdate ScheduleFreeAdamW::unit_update() const {
   return [&kernels = kernels(), config = config_](ExecContext& exec, const std::vector<Slice>& slices) {

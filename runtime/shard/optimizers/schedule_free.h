@@ -26,7 +26,6 @@ class ScheduleFreeAdamW final : public Optimizer {
  private:
   UnitUpdate unit_update() const override;
   bool copies() const override { return true; }
-  void set_corrections(StepScalars& scalars, const Progress& before) const override;
 
   ScheduleFreeConfig config_;
 };

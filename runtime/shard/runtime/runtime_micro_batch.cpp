@@ -38,6 +38,7 @@ void ShardedRuntime::run(const std::vector<Action>& actions) {
 void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last, std::optional<std::int64_t> first_sample) {
   executor_.step().check_no_scope("begin_micro_batch()");
   if (mode == Mode::train) check_sums_are_taken(executor_);
+  if (mode == Mode::train) executor_.step().check_not_swapped("a micro-batch of training");
   if (first_sample.value_or(0) < 0)
     throw UsageError(fmt::format("begin_micro_batch(): the first sample is {}", *first_sample),
                      "count the samples of a step from 0");
@@ -195,6 +196,7 @@ void ShardedRuntime::abandon_step() {
 
 void ShardedRuntime::drop(const std::vector<int>& units, bool of_step) {
   const bool is_open = scheduler().is_in_micro_batch();
+  context_.device().forget_thrown();
   reduced_.reset();
   context_.device().memory().set_owner({});
   run(scheduler().abandon(of_step));

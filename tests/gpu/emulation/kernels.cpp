@@ -82,6 +82,8 @@ std::map<std::string, EmulatedKernel> emulated_kernels() {
       ZS_EMULATED(zs_reduce, true),
       ZS_EMULATED(zs_finish_reduction, true),
       ZS_EMULATED(zs_clip_coefficient, false),
+      ZS_EMULATED(zs_correct_scalars, false),
+      ZS_EMULATED(zs_count_updates, false),
       ZS_EMULATED(zs_update, false),
       ZS_EMULATED(zs_norm_of_powers, false),
       ZS_EMULATED_TYPED(zs_clip_gradient, false),
