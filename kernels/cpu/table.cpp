@@ -46,8 +46,9 @@ float* floats_of(const Buffer& buffer) {
 void check_indices(const char* what, const std::int32_t* indices, std::int64_t count, std::int64_t limit) {
   for (std::int64_t i = 0; i < count; ++i)
     if (indices[i] < 0 || indices[i] >= limit)
-      throw UsageError(fmt::format("{} {} is {}, expected [0, {})", what, i, indices[i], limit),
-                       "give numbers of rows or classes that there are; an ignored target has to be named");
+      throw UsageError(
+          fmt::format("{} {} is {}, expected [0, {})", what, i, indices[i], limit),
+          "give numbers of lines, rows or classes that there are; targets that do not count are named as ignored");
 }
 
 void store_gradient(ExecContext& ctx, const Buffer& gradient, float* sums, float beta) {

@@ -48,7 +48,12 @@ BatchNorm::BatchNorm(std::string path, std::int64_t channels, const BatchNormOpt
       weight_(add_parameter("weight", {channels}, {.constant = 1}, false)),
       bias_(add_parameter("bias", {channels}, {}, false)),
       running_mean_(add_buffer("running_mean", {channels}, 0)),
-      running_var_(add_buffer("running_var", {channels}, 1)) {}
+      running_var_(add_buffer("running_var", {channels}, 1)) {
+  if (!(options.momentum >= 0 && options.momentum <= 1) || !(options.eps >= 0))
+    throw UsageError(fmt::format("batch norm \"{}\" with a momentum of {} and an eps of {}", this->path(),
+                                 options.momentum, options.eps),
+                     "the momentum is from 0 to 1, and eps not below 0");
+}
 
 Tensor BatchNorm::forward(const Tensor& x) {
   const std::int64_t channels = weight_.numel();

@@ -1,8 +1,12 @@
 #include "model/nn/kv_cache.h"
 
+#include "runtime/base/usage_error.h"
+
 namespace zs {
 
-KvCache::KvCache(std::int64_t capacity) : capacity_(capacity) {}
+KvCache::KvCache(std::int64_t capacity) : capacity_(capacity) {
+  if (capacity < 1) throw UsageError(fmt::format("a KvCache of {} positions", capacity), "give it 1 or more");
+}
 
 KvCache::~KvCache() = default;
 

@@ -1,6 +1,7 @@
 #include "model/nn/module.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <span>
@@ -183,6 +184,13 @@ Module::~Module() = default;
 std::string Module::path_of(const std::string& name) const { return path_.empty() ? name : path_ + "." + name; }
 
 Parameter& Module::add_parameter(const std::string& name, Shape shape, Init init, bool has_decay) {
+  if (name.empty()) throw UsageError(fmt::format("a parameter without a name of module \"{}\"", path_), "name it");
+  if (shape.numel() == 0)
+    throw UsageError(fmt::format("parameter {} of shape {} has no elements", path_of(name), shape.str()),
+                     "give its module sizes above 0");
+  for (const float number : {init.normal_std, init.constant, init.uniform_bound})
+    if (!std::isfinite(number))
+      throw UsageError(fmt::format("the Init of parameter {} has {}", path_of(name), number), "give finite numbers");
   parameters_.push_back(std::make_unique<Parameter>(path_of(name), shape, init, has_decay));
   return *parameters_.back();
 }
@@ -193,7 +201,11 @@ Parameter& Module::add_buffer(const std::string& name, Shape shape, float consta
   return *buffers_.back();
 }
 
-void Module::note_child(Module& child) { children_.push_back(&child); }
+void Module::note_child(Module& child) {
+  if (&child == this)
+    throw UsageError(fmt::format("module \"{}\" is registered as its own child", path_), "register what is below it");
+  children_.push_back(&child);
+}
 
 void Module::keep_child(std::unique_ptr<Module> child) {
   note_child(*child);

@@ -1,9 +1,16 @@
 #include "model/nn/norm.h"
 
+#include <cmath>
+
+#include "runtime/base/usage_error.h"
+
 namespace zs {
 
 Norm::Norm(std::string path, std::int64_t width, float eps)
-    : Layer(std::move(path)), weight_(add_parameter("weight", {width}, {.constant = 1}, false)), eps_(eps) {}
+    : Layer(std::move(path)), weight_(add_parameter("weight", {width}, {.constant = 1}, false)), eps_(eps) {
+  if (!(eps >= 0) || !std::isfinite(eps))
+    throw UsageError(fmt::format("norm \"{}\" with an eps of {}", this->path(), eps), "give a small number above 0");
+}
 
 Tensor Norm::forward(const Tensor& x) { return normalize(input(x)); }
 

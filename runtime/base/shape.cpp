@@ -5,6 +5,11 @@
 #include "runtime/base/usage_error.h"
 
 namespace zs {
+namespace {
+
+constexpr std::int64_t kMostElems = std::int64_t{1} << 59;  // so that their bytes, of 8 each, can be counted too
+
+}  // namespace
 
 Shape::Shape(std::span<const std::int64_t> dims) : rank_(static_cast<int>(dims.size())) {
   if (rank_ > kMaxDims)
@@ -13,6 +18,11 @@ Shape::Shape(std::span<const std::int64_t> dims) : rank_(static_cast<int>(dims.s
     if (dims[i] < 0) throw UsageError(fmt::format("a shape whose dim {} is {}", i, dims[i]), "give it 0 or more");
     dims_[i] = dims[i];
   }
+  std::int64_t elems = 1;
+  for (const std::int64_t dim : dims)
+    if (__builtin_mul_overflow(elems, dim, &elems) || elems > kMostElems)
+      throw UsageError(fmt::format("a shape of {} has more elements than can be counted", str()),
+                       "look for a size that is a mistake");
 }
 
 std::string Shape::str() const { return fmt::format("({})", fmt::join(dims(), ", ")); }

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "runtime/base/usage_error.h"
 #include "runtime/device/cpu_device.h"
 #include "runtime/device/cuda_device.h"
 #include "runtime/device/memory_limit.h"
@@ -34,7 +35,8 @@ Device::~Device() {
 }
 
 std::unique_ptr<Device> Device::create(DeviceKind kind, const DeviceOptions& options) {
-  ZS_CHECK(options.threads >= 1, "a device needs at least 1 thread, got {}", options.threads);
+  if (options.threads < 1)
+    throw UsageError(fmt::format("a device with {} threads", options.threads), "give it 1 or more");
   switch (kind) {
     case DeviceKind::cpu: return std::make_unique<CpuDevice>(options);
     case DeviceKind::meta: return std::make_unique<MetaDevice>(options);

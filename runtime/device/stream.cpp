@@ -1,5 +1,7 @@
 #include "runtime/device/stream.h"
 
+#include "runtime/base/usage_error.h"
+
 namespace zs {
 
 const CudaContext& ExecContext::gpu() const {
@@ -55,6 +57,8 @@ void Stream::flush_waits() {
 }
 
 void Stream::enqueue(OpInfo info, Work work) {
+  if (!work) [[unlikely]]
+    throw UsageError(fmt::format("launch \"{}\" of an empty function", info.name), "give it work");
   const OpMemory memory = reserve(info);
   flush_waits();
   last_record_ = {};

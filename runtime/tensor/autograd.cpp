@@ -247,13 +247,23 @@ void set_producer(Tensor& output, std::shared_ptr<Node> node) {
   output.set_autograd(std::move(state));
 }
 
+/// Streams of different devices, and of different contexts, know nothing of each other.
+void check_contexts(const std::string& op, const Tensor& output, const Tensor& input) {
+  if (input && &input.context() != &output.context()) [[unlikely]]
+    throw UsageError(fmt::format("op {}: {} and {} belong to different devices or contexts", op, input.describe(),
+                                 output.describe()),
+                     "make all tensors of an op in one context; copy values by to_host() and from_host()");
+}
+
 /// Notes an op in the first run of a recomputed function, whose inputs are cut off from the graph.
 void note_op(std::vector<Parameter*>& used, const std::string& name, const std::vector<Tensor>& inputs,
              const std::vector<Parameter*>& parameters) {
   for (const Tensor& input : inputs) {
-    ZS_CHECK(!input || !input.requires_grad(),
-             "op {} of a recomputed function takes a tensor that wants a gradient and is none of the function's inputs",
-             name);
+    if (input && input.requires_grad())
+      throw UsageError(fmt::format("op {} of a recomputed function takes a tensor that wants a gradient and is none of "
+                                   "the function's inputs",
+                                   name),
+                       "pass it in among the inputs");
   }
   for (Parameter* parameter : parameters) {
     if (parameter && std::find(used.begin(), used.end(), parameter) == used.end()) used.push_back(parameter);
@@ -285,6 +295,7 @@ Tensor no_gradient() {
 void record_op(Tensor& output, std::string name, const std::vector<Tensor>& inputs,
                const std::vector<Parameter*>& parameters, Backward backward) {
   Context& context = output.context();
+  for (const Tensor& input : inputs) check_contexts(name, output, input);
   if (context.mode().used) return note_op(*context.mode().used, name, inputs, parameters);
   std::shared_ptr<Node> node = make_node(context, std::move(name), inputs, parameters);
   if (!node) return;
@@ -295,6 +306,7 @@ void record_op(Tensor& output, std::string name, const std::vector<Tensor>& inpu
 void record_adding_op(Tensor& output, std::string name, const Tensor& input, const std::vector<Parameter*>& parameters,
                       AddingBackward backward) {
   Context& context = output.context();
+  check_contexts(name, output, input);
   if (context.mode().used) return note_op(*context.mode().used, name, {input}, parameters);
   std::shared_ptr<Node> node = make_node(context, std::move(name), {input}, parameters);
   if (!node) return;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/base/usage_error.h"
 #include "runtime/tensor/autograd.h"
 
 namespace zs {
@@ -34,7 +35,9 @@ Tensor run_first(Context& context, const Recomputed& function, std::vector<Param
   std::vector<Tensor> inputs;
   for (const Tensor& input : function.inputs) inputs.push_back(input.detach());
   const Tensor y = function.last(function.body(inputs));
-  ZS_CHECK(!y.requires_grad(), "a recomputed function gives a tensor that wants a gradient and is none of its inputs");
+  if (y.requires_grad())
+    throw UsageError("a recomputed function gives a tensor that wants a gradient and is none of its inputs",
+                     "pass it in among the inputs");
   return y.detach();
 }
 
@@ -53,14 +56,17 @@ Rerun rerun_of(Context& context, std::shared_ptr<const Recomputed> function, con
   return [&context, function = std::move(function), shape = first.shape(), dtype = first.dtype()] {
     std::vector<std::weak_ptr<const void>> unfilled;
     Tensor y = run_again(context, *function, unfilled);
-    ZS_CHECK(y && y.shape() == shape && y.dtype() == dtype, "a recomputed function gave {} {}, and now gives {} {}",
-             name_of(dtype), shape.str(), name_of(y.dtype()), y.shape().str());
+    if (!y || y.shape() != shape || y.dtype() != dtype)
+      throw UsageError(fmt::format("a recomputed function gave {} {}, and now gives {}", name_of(dtype), shape.str(),
+                                   y ? y.describe() : "an empty tensor"),
+                       "it has to do the same work both times: what it refers to must not change");
     std::shared_ptr<AutogradState> output = y.autograd();
     y = {};
     const bool is_kept =
         std::any_of(unfilled.begin(), unfilled.end(), [](const auto& storage) { return !storage.expired(); });
-    ZS_CHECK(!is_kept,
-             "the last part of a recomputed function makes what a backward keeps: it belongs into the first part");
+    if (is_kept)
+      throw UsageError("the last part of a recomputed function makes what a backward keeps",
+                       "it belongs into the first part");
     return output;
   };
 }
@@ -75,7 +81,8 @@ Tensor recompute(std::vector<Tensor> inputs, TensorFunction function) {
 }
 
 Tensor recompute(std::vector<Tensor> inputs, TensorsFunction body, TensorFunction last, InputKeeper* keeper) {
-  ZS_CHECK(!inputs.empty() && inputs.front(), "a recomputed function takes at least one tensor");
+  if (inputs.empty() || !inputs.front())
+    throw UsageError("recompute() of a function without inputs", "pass at least one tensor");
   Context& context = inputs.front().context();
   if (!context.is_grad_enabled()) return last(body(inputs));
   const auto function = std::make_shared<Recomputed>(Recomputed{std::move(inputs), std::move(body), std::move(last)});

@@ -114,8 +114,8 @@ Tensor rows_gradient(const Tensor& dy, const Tensor& held, const Shape& shape, s
 }  // namespace
 
 Tensor Tensor::rows(std::int64_t first, std::int64_t count) const {
-  ZS_CHECK(shape_.rank() > 0 && first >= 0 && count >= 0 && first + count <= shape_[0], "rows [{}, {}) of {}", first,
-           first + count, shape_.str());
+  if (shape_.rank() == 0 || first < 0 || count < 0 || first > shape_[0] || count > shape_[0] - first)
+    throw UsageError(fmt::format("{} rows from {} on of {}", count, first, describe()), "name rows that there are");
   std::vector<std::int64_t> dims(shape_.dims().begin(), shape_.dims().end());
   Tensor view = detach();
   view.offset_ += dims[0] == 0 ? 0 : first * (numel() / dims[0]);
@@ -135,6 +135,9 @@ Tensor Tensor::detach() const {
 
 std::vector<float> Tensor::to_host() const {
   ZS_CHECK(context().device().kind() != DeviceKind::meta, "the meta device holds no values");
+  if (dtype_ != DType::f32 && dtype_ != DType::bf16)
+    throw UsageError(fmt::format("to_host() of {}", describe()),
+                     "it gives floats: read integers by HostView(context, stream, x.buffer()).as<std::int32_t>()");
   const HostView view(context(), context().stream(), buffer());
   const Buffer& in = view.buffer();
   std::vector<float> values(static_cast<std::size_t>(in.elems));
@@ -148,7 +151,9 @@ std::vector<float> Tensor::to_host() const {
 }
 
 void Tensor::set_requires_grad() {
-  ZS_CHECK(!autograd_ || !autograd_->producer, "only a leaf can be made to require a gradient");
+  if (autograd_ && autograd_->producer)
+    throw UsageError(fmt::format("set_requires_grad() of {}, which is an op's output", describe()),
+                     "call it before an op takes part, or detach() the tensor first");
   autograd_ = std::make_shared<AutogradState>();
   autograd_->is_leaf_with_grad = true;
 }

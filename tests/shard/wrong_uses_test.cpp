@@ -316,7 +316,7 @@ std::vector<WrongUse> of_ops() {
        })},
       {"a product of matrices that do not fit", {"op matmul"}, within([](Rank& r) { matmul(r.x(), r.x()); })},
       {"a dim that is not there", {"op softmax", "dim 2"}, within([](Rank& r) { softmax(r.x(), 2); })},
-      {"rows behind the end", {"op slice", "0 to 9"}, within([](Rank& r) { slice(r.x(), 0, 0, 9); })},
+      {"rows behind the end", {"op slice", "9 lines from 0 on"}, within([](Rank& r) { slice(r.x(), 0, 0, 9); })},
       {"parts of another sum", {"op split", "1, 2"}, within([](Rank& r) {
          split(r.x(), 1, {1, 2});
        })},

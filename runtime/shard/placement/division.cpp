@@ -3,13 +3,15 @@
 #include <cmath>
 
 #include "runtime/base/check.h"
+#include "runtime/base/usage_error.h"
 
 namespace zs {
 
 Division::Factors Division::factors(int ranks) const {
   ZS_CHECK(ranks >= 1, "{} ranks", ranks);
   const bool is_custom = rule == Rule::custom || rule == Rule::custom_last;
-  ZS_CHECK(!is_custom || (std::isfinite(factor) && factor > 0), "gradients divided by {}", factor);
+  if (is_custom && !(std::isfinite(factor) && factor > 0))
+    throw UsageError(fmt::format("Division: gradients divided by {}", factor), "give a number above 0");
   switch (rule) {
     case Rule::none: return {};
     case Rule::mean: return {1, static_cast<float>(ranks)};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/usage_error.h"
 #include "runtime/shard/placement/flat_layout.h"
 #include "runtime/shard/placement/per_parameter_layout.h"
 
@@ -66,7 +67,8 @@ FlatView UnitLayout::view_of(const Parameter& parameter) {
 const char* name_of(Layout layout) { return layout == Layout::flat ? "flat" : "per_parameter"; }
 
 void check(const LayoutOptions& options) {
-  ZS_CHECK(options.min_shard_bytes >= 0, "parameters below {} bytes", options.min_shard_bytes);
+  if (options.min_shard_bytes < 0)
+    throw UsageError(fmt::format("LayoutOptions with min_shard_bytes {}", options.min_shard_bytes), "give 0 or more");
   if (options.layout == Layout::per_parameter || (options.min_shard_bytes == 0 && !options.dim)) return;
   throw Error(ExitCode::config,
               fmt::format("{} does not go with the flat layout",

@@ -249,7 +249,10 @@ std::optional<int> ShardedRuntime::unit_of(const Parameter& parameter) const {
 }
 
 void ShardedRuntime::check_no_scope(std::string_view call, int unit) const {
-  StepState::check_no_scope(call, executor_.units().at(static_cast<std::size_t>(unit)));
+  if (std::cmp_greater_equal(unit, executor_.units().size()) || unit < 0)
+    throw UsageError(fmt::format("{}: unit {} of a model with {}", call, unit, executor_.units().size()),
+                     "units are counted from 0");
+  StepState::check_no_scope(call, executor_.units()[static_cast<std::size_t>(unit)]);
 }
 
 std::optional<RandomKey> ShardedRuntime::random_key(std::uint64_t place, std::int64_t samples) const {

@@ -34,6 +34,9 @@ void UnshardScope::check() const {
     throw UsageError(fmt::format("an UnshardScope for rank {} of {} alone", *options_.only_rank, executor.ranks()),
                      "name a rank that is");
   for (auto unit = units_.begin(); unit != units_.end(); ++unit) {
+    if (std::cmp_greater_equal(*unit, executor.units().size()) || *unit < 0)
+      throw UsageError(fmt::format("an UnshardScope of unit {} of a model with {}", *unit, executor.units().size()),
+                       "units are counted from 0");
     const FlatParameter& flat = this->flat(*unit);
     if (std::find(units_.begin(), unit, *unit) != unit) refuse(flat, "twice", "name each unit once");
     if (runtime_.scheduler().is_in_micro_batch())

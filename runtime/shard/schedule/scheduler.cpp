@@ -28,14 +28,16 @@ bool apply(Action::Kind kind, State& state) {
 Scheduler::Scheduler(std::vector<std::string> unit_names, const PrefetchOptions& options, const UnitSchedule& schedule)
     : options_(options) {
   ZS_CHECK(!unit_names.empty(), "a scheduler needs at least the root unit");
-  ZS_CHECK(options.prefetch >= 0, "prefetch depth {}", options.prefetch);
-  ZS_CHECK(options.limit >= 0, "a limit of {} units", options.limit);
-  ZS_CHECK(options.max_reductions_in_flight >= 1, "{} reductions in flight", options.max_reductions_in_flight);
+  if (options.prefetch < 0 || options.limit < 0 || options.max_reductions_in_flight < 1)
+    throw UsageError(fmt::format("PrefetchOptions with prefetch {}, limit {} and max_reductions_in_flight {}",
+                                 options.prefetch, options.limit, options.max_reductions_in_flight),
+                     "the first two are 0 or more, the third 1 or more");
   for (std::string& name : unit_names) units_.push_back({.name = std::move(name), .schedule = schedule});
 }
 
 const Scheduler::Unit& Scheduler::unit_at(int unit) const {
-  ZS_CHECK(unit >= 0 && unit < size(), "unit {} of {}", unit, size());
+  if (unit < 0 || unit >= size()) [[unlikely]]
+    throw UsageError(fmt::format("unit {} of {}", unit, size()), "units are counted from 0");
   return units_[static_cast<std::size_t>(unit)];
 }
 
@@ -351,7 +353,9 @@ std::vector<Action> Scheduler::reshard(int unit) {
 
 void Scheduler::set_prefetch(ExecOrder::Phase phase, int unit, std::vector<int> targets) {
   for (const int target : targets)
-    ZS_CHECK(target >= 0 && target < size(), "prefetch of unit {} of {}", target, size());
+    if (target < 0 || target >= size())
+      throw UsageError(fmt::format("set_prefetch() of unit {} of a model with {}", target, size()),
+                       "units are counted from 0");
   unit_at(unit).prefetch[static_cast<std::size_t>(phase)] = std::move(targets);
   ++changes_;
 }

@@ -19,7 +19,9 @@ Shape broadcast_shape(const char* op, const Tensor& a, const Tensor& b) {
                      "dims, from the last on, are alike, or one of them is 1: reshape one of them");
   if (a.dtype() != b.dtype())
     throw UsageError(fmt::format("op {} of {} and {}", op, a.describe(), b.describe()),
-                     "cast one of them: cast(x, DType::f32)");
+                     a.dtype() == DType::i32 || b.dtype() == DType::i32
+                         ? "make both of f32 values: integers are ids, targets and masks"
+                         : "cast one of them: cast(x, DType::f32)");
   return *shape;
 }
 

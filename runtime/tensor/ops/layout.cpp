@@ -82,8 +82,9 @@ Tensor transpose(const Tensor& x, int a, int b) {
 Tensor slice(const Tensor& x, int dim, std::int64_t first, std::int64_t count) {
   require_tensor("slice", x);
   const int d = dim_of("slice", x.shape(), dim);
-  if (first < 0 || count < 0 || first + count > x.shape()[d])
-    throw UsageError(fmt::format("op slice: lines {} to {} of dim {} of {}", first, first + count, d, x.describe()));
+  if (first < 0 || count < 0 || first > x.shape()[d] || count > x.shape()[d] - first)
+    throw UsageError(fmt::format("op slice: {} lines from {} on of dim {} of {}", count, first, d, x.describe()),
+                     "name lines that there are");
   if (d == 0) return x.rows(first, count);
   Tensor y = copied("slice", x.context(), narrow(view_of(x), d, first, count), x.dtype());
   record_adding_op(y, "slice", x, {}, [shape = x.shape(), d, first, count](const Tensor& dy, const Tensor& held) {
@@ -270,10 +271,9 @@ Tensor taken(const char* op, const Tensor& x, const Tensor& ids, const Shape& sh
   Tensor y = Tensor::empty(context, shape, x.dtype());
   const Buffer out = y.buffer(), in = x.buffer(), at = ids.buffer();
   if (y.numel() > 0)
-    context.launch({"take_lines", {in, at}, {out}},
-                   [&kernels = context.kernels(), out, in, at, dims](ExecContext& exec) {
-                     kernels.take_lines(exec, out, in, at, dims);
-                   });
+    context.launch({op, {in, at}, {out}}, [&kernels = context.kernels(), out, in, at, dims](ExecContext& exec) {
+      kernels.take_lines(exec, out, in, at, dims);
+    });
   record_op(y, op, {x}, {}, [ids = ids.detach(), from = x.shape(), dims](const Tensor& dy) {
     return std::vector<Tensor>{lines_gradient(dy, ids, from, dims)};
   });

@@ -1,3 +1,4 @@
+#include "runtime/base/usage_error.h"
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/ops.h"
@@ -8,7 +9,9 @@ Tensor swiglu(const Tensor& x) {
   require_float("swiglu", "x", x);
   Context& context = x.context();
   std::vector<std::int64_t> dims(x.shape().dims().begin(), x.shape().dims().end());
-  ZS_CHECK(!dims.empty() && dims.back() % 2 == 0, "swiglu of {}, whose rows have no halves", x.shape().str());
+  if (dims.empty() || dims.back() % 2 != 0)
+    throw UsageError(fmt::format("op swiglu: x is {}, whose rows have no halves", x.describe()),
+                     "give rows of a gate and as many values");
   const std::int64_t width = dims.back() /= 2;
   Tensor y = Tensor::empty(context, Shape(std::span<const std::int64_t>(dims)), x.dtype());
   const Buffer out = y.buffer(), in = x.buffer();
