@@ -1,59 +1,126 @@
-#include "model/train/cli/plan_command.h"
-
 #include <cstdlib>
+#include <memory>
 #include <string_view>
 
+#include "model/train/cli/commands.h"
 #include "model/train/cli/number_option.h"
+#include "model/train/cli/run_options.h"
+#include "model/train/config/expand_path.h"
 
 namespace zs {
+namespace {
 
-std::string PlanCommand::given() const {
-  if (ranks > 0) return "--ranks";
-  if (!fit.empty()) return "--fit";
-  if (!explained.empty()) return "--plan-explain";
-  return other_config.empty() ? "" : "--plan-diff";
-}
+/// Options of `plan` and of `fit`.
+struct PlanOptions : RunOptions {
+  std::string dry_run = "plan";  ///< or "full"
+  bool is_full = false, is_largest = false;
+  int ranks = 0;             ///< 0: as launched, or comm.ranks
+  std::string explained;     ///< a module or parameter; empty: none
+  std::string other_config;  ///< configuration to compare with; empty: none
+  std::string fit;           ///< "nearest" or "largest" of what fits; empty: not asked for
+  std::string fit_out;       ///< file to write that to; empty: none
+};
 
-std::optional<Error> PlanCommand::misplaced(std::string& dry_run) const {
-  const auto refuse = [](const char* what, const char* what_to_do) {
-    return Error(ExitCode::usage, what, "command line", what_to_do);
-  };
-  if (!explained.empty() + !other_config.empty() + !fit.empty() > 1)
-    return refuse("several of --plan-explain, --plan-diff and --fit at once", "ask for one after the other");
-  if (asks() && dry_run == "full")
-    return refuse("--dry-run=full beside --plan-explain, --plan-diff or --fit", "leave one of them out");
-  if (asks()) dry_run = "plan";
-  if (ranks > 0 && dry_run.empty())
-    return refuse("--ranks without a dry run", "use mpirun -np or comm.ranks, or add --dry-run");
-  const char* const size = std::getenv("OMPI_COMM_WORLD_SIZE");
-  if (ranks > 0 && size != nullptr && std::string_view(size) != "1")
-    return refuse("--ranks plans in one process, and mpirun has started several", "leave out mpirun");
-  return std::nullopt;
-}
+Error refusal(const char* what, const char* what_to_do) { return {ExitCode::usage, what, "command line", what_to_do}; }
 
-void add_plan_options(CLI::App& app, PlanCommand& command) {
-  const auto is_named = [](const std::string& text) {
-    return text.empty() ? std::string("needs a name") : std::string();
-  };
-  app.add_option("--ranks", command.ranks,
-                 "with a dry run: so many ranks, planned in this one process; any number, whatever the machine has")
+void add_ranks_option(CLI::App& app, PlanOptions& options) {
+  app.add_option("--ranks", options.ranks,
+                 "so many ranks, planned in this one process; any number, whatever the machine has")
       ->check(integer_from(1, 1 << 20));
+}
+
+TrainJob planned_job(const PlanOptions& options, const Invocation& by) {
+  const char* const size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  if (options.ranks > 0 && size != nullptr && std::string_view(size) != "1")
+    throw refusal("--ranks plans in one process, and mpirun has started several", "leave out mpirun");
+  TrainJob job = train_job(options, by);
+  job.dry_run = true;
+  job.full_plan = options.is_full;
+  job.ranks = options.ranks;
+  job.plan_name = options.explained;
+  job.fit = options.fit;
+  job.fit_out = expand_path(options.fit_out);
+  if (options.other_config.empty()) return job;
+  job.other_path = expand_path(options.other_config);
+  job.other = load_config(job.other_path, options.overrides);
+  return job;
+}
+
+Command::Action add_plan(CLI::App& app, const Invocation& by) {
+  const auto options = std::make_shared<PlanOptions>();
+  add_config_options(app, *options);
+  add_start_options(app, *options);
+  add_ranks_option(app, *options);
+  if (by.is_alias)
+    app.add_flag("--dry-run{plan}", options->dry_run, "print the plan; --dry-run=full lists every buffer")
+        ->check(CLI::IsMember({"plan", "full"}));
+  else
+    app.add_flag("--full", options->is_full, "list every buffer");
   app.add_option(
-         "--plan-explain", command.explained,
-         "a dry run that says of one module or parameter which unit it is in and why, its dtypes and bytes, and "
-         "when it is gathered and freed (docs/plans.md)")
+         by.spelled("--explain", "--plan-explain"), options->explained,
+         "of one module or parameter which unit it is in and why, its dtypes and bytes, and when it is gathered "
+         "and freed (docs/plans.md)")
       ->type_name("NAME")
-      ->check(is_named);
-  app.add_flag("--fit{nearest}", command.fit,
-               "a dry run that lists the settings of micro-batch, sequence length, residence, recomputation and "
-               "strategy that fit this machine, the largest first, and chooses the nearest to the configuration "
-               "(--fit=largest: the first); --out FILE.toml writes that (docs/memory.md)")
-      ->check(CLI::IsMember({"nearest", "largest"}));
-  app.add_option("--plan-diff", command.other_config,
-                 "a dry run that says what another configuration changes: units, bytes, gathers, schedule, bits; --set "
-                 "goes for both (docs/plans.md)")
+      ->check(not_empty);
+  app.add_option(by.spelled("--diff", "--plan-diff"), options->other_config,
+                 "what another configuration changes: units, bytes, gathers, schedule, bits; --set goes for both "
+                 "(docs/plans.md)")
       ->type_name("OTHER.toml")
-      ->check(is_named);
+      ->check(not_empty);
+  return [options, by] {
+    return run_on_ranks([&] {
+      options->is_full = options->is_full || options->dry_run == "full";
+      const char *const explain = by.spelled("--explain", "--plan-explain"), *const diff =
+                                                                                 by.spelled("--diff", "--plan-diff");
+      const bool asks = !options->explained.empty() || !options->other_config.empty();
+      if (!options->explained.empty() && !options->other_config.empty())
+        throw refusal(fmt::format("{} and {} do not go together", explain, diff).c_str(),
+                      "ask for one after the other");
+      if (asks && options->is_full)
+        throw refusal(fmt::format("{} beside {} or {}", by.spelled("--full", "--dry-run=full"), explain, diff).c_str(),
+                      "leave one of them out");
+      return train_work(planned_job(*options, by));
+    });
+  };
+}
+
+Command::Action add_fit(CLI::App& app, const Invocation& by) {
+  const auto options = std::make_shared<PlanOptions>();
+  add_config_options(app, *options);
+  add_ranks_option(app, *options);
+  const char* const what = "choose the largest of what fits, not the nearest to the configuration (docs/memory.md)";
+  if (by.is_alias)
+    app.add_flag("--fit{nearest}", options->fit, what)->check(CLI::IsMember({"nearest", "largest"}));
+  else
+    app.add_flag("--largest", options->is_largest, what);
+  app.add_flag("--overwrite", options->overwrite)->group("");
+  app.add_flag("--verify-data", options->verify_data)->group("");
+  app.add_flag("--dry-run{plan}", options->dry_run)->group("");
+  app.add_option("--out", options->fit_out, "write the configuration with what was chosen")->type_name("FILE.toml");
+  return [options, by] {
+    return run_on_ranks([&] {
+      if (options->fit.empty()) options->fit = options->is_largest ? "largest" : "nearest";
+      return train_work(planned_job(*options, by));
+    });
+  };
+}
+
+}  // namespace
+
+Command plan_command() {
+  return {.name = "plan",
+          .aliases = {"--dry-run", "--plan-explain", "--plan-diff"},
+          .usage = "CONFIG.toml [--full] [--explain NAME] [--diff OTHER.toml]",
+          .summary = "Prints what a run would take, and why; nothing is allocated or created.",
+          .add = add_plan};
+}
+
+Command fit_command() {
+  return {.name = "fit",
+          .aliases = {"--fit"},
+          .usage = "CONFIG.toml [--largest] [--out FILE.toml]",
+          .summary = "Lists the settings that fit this machine, the largest first, and chooses one.",
+          .add = add_fit};
 }
 
 }  // namespace zs

@@ -1,11 +1,12 @@
-#include "model/train/cli/report_command.h"
-
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 
 #include "model/data/output_file.h"
 #include "model/data/utf8.h"
+#include "model/train/cli/commands.h"
+#include "model/train/cli/rank_work.h"
 #include "model/train/config/expand_path.h"
 #include "model/train/report/report_page.h"
 #include "model/train/report/run_record.h"
@@ -16,6 +17,12 @@
 
 namespace zs {
 namespace {
+
+/// Report that is wanted of a run that is there.
+struct ReportJob {
+  std::string of;   ///< the run's directory
+  std::string out;  ///< empty: report.html in there
+};
 
 constexpr const char* kElsewhere = "write it elsewhere: --out FILE.html";
 
@@ -52,16 +59,8 @@ void write_page(const ReportJob& job, const std::string& page) {
   }
 }
 
-}  // namespace
-
-void add_report_options(CLI::App& app, ReportJob& job) {
-  app.add_option("--report", job.of,
-                 "write report.html of a run, with its curves, into its directory or to --out FILE.html, and stop "
-                 "(docs/looking-at-a-run.md)")
-      ->type_name("RUN")
-      ->check([](const std::string& text) { return text.empty() ? std::string("needs a run's directory") : ""; });
-}
-
+/// Writes the page, from the run's files; the run may go on meanwhile. A line that names it. Throws Error: of a damaged
+/// line only once the report without it is written.
 std::string write_report(const ReportJob& given) {
   const ReportJob job{expand_path(given.of), expand_path(given.out)};
   const RunRecord record = read_run(job.of);
@@ -76,6 +75,27 @@ std::string write_report(const ReportJob& given) {
                           path, count == 1 ? "it" : "them"),
               fmt::format("{}/metrics.jsonl, line {}", job.of, record.damaged_lines.front()),
               "restore the file, or remove what is damaged");
+}
+
+Command::Action add_report(CLI::App& app, const Invocation& by) {
+  const auto job = std::make_shared<ReportJob>();
+  app.add_option(by.spelled("RUN", "--report"), job->of, "the run's directory")
+      ->type_name("RUN")
+      ->required()
+      ->check([](const std::string& text) { return text.empty() ? std::string("needs a run's directory") : ""; });
+  app.add_option("--out", job->out, "the file to write; if not given report.html in the run's directory")
+      ->type_name("FILE");
+  return [job] { return run_alone([&] { return print_answer(write_report(*job)); }); };
+}
+
+}  // namespace
+
+Command report_command() {
+  return {.name = "report",
+          .aliases = {"--report"},
+          .usage = "RUN [--out FILE.html]",
+          .summary = "Writes report.html of a run, with its curves (docs/looking-at-a-run.md).",
+          .add = add_report};
 }
 
 }  // namespace zs

@@ -204,7 +204,7 @@ bool is_table_name(std::string_view name) {
 }
 
 void report_unknown(ConfigDraft& draft, const std::string& name, const std::string& where) {
-  std::string advice = "train --help-config lists all keys";
+  std::string advice = "train keys lists all keys";
   if (const auto now = renamed_config_key(name))
     advice = fmt::format("it is called {} now", *now);
   else if (const auto ours = foreign_config_key(name))

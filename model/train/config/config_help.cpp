@@ -1,6 +1,7 @@
 // The schema as text: for the terminal, and for docs/configuration.md.
 
 #include "model/train/config/config_schema.h"
+#include "runtime/base/name_pattern.h"
 
 namespace zs {
 namespace {
@@ -23,9 +24,11 @@ std::string in_cell(std::string text) {
 
 }  // namespace
 
-std::string config_help() {
+std::string config_help(const std::string& pattern) {
+  const NamePattern wanted(pattern);
   std::string text, table;
   for (const ConfigKey& key : config_keys()) {
+    if (!wanted.matches(key.name) && key.name.find(pattern) == std::string_view::npos) continue;
     if (table_of(key) != table) text += "\n", table = table_of(key);
     const std::string allowed = key.allowed();
     text += fmt::format("  {:<32} {}{}; {}{}\n      {}\n", key.name, key.type(), allowed.empty() ? "" : ": " + allowed,

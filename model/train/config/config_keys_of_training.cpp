@@ -244,7 +244,7 @@ constexpr std::array kTrainingKeys = {
               OnResume::refused},
     ConfigKey{"train.average", [](Config& c) -> ConfigSlot { return &c.train.average; }, below_one, "", "",
               "Decay of an exponential average of the weights, such as 0.999: sharded, in checkpoints, and exported by "
-              "`--export ... --average`; 0: none.",
+              "`export ... --average`; 0: none.",
               OnResume::refused},
     ConfigKey{"train.groups", [](Config& c) -> ConfigSlot { return &c.train.groups; }, any, "", "",
               "`\"PATTERN: lr=FACTOR, decay=VALUE\"`, one of the two or both: parameters that learn at `train.lr` "

@@ -65,9 +65,9 @@ std::optional<std::string_view> nearest_config_key(std::string_view name);
 
 /// A slot's value as TOML; reads back exactly.
 std::string toml_value(const ConfigSlot& slot);
-/// The list of all keys for the terminal, and the same as Markdown tables (the generated part of
-/// docs/configuration.md).
-std::string config_help();
+/// The list of the keys that match a pattern, or have it in their names, for the terminal; and all as Markdown tables
+/// (the generated part of docs/configuration.md).
+std::string config_help(const std::string& pattern = "*");
 std::string config_markdown();
 
 }  // namespace zs

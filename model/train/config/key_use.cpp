@@ -40,16 +40,11 @@ const std::vector<KeyUse>& all_uses() {
                                                          "train.time_limit",
                                                          "train.patience"};
   static const std::vector<KeyUse> uses = {
-      {"--evaluate", {""}, of_steps},
-      {"--sample", {""}, of_steps},
-      {"--export of a configuration", {"name", "run.dir", "model.", "lora."}, {"lora.export"}},
-      {"--export of a model's folder", {"lora."}, {"lora.export"}},
-      {"--export of a run or a checkpoint", {}},
-      {"--tokenize", {}},
-      {"--show-document", {""}},
-      {"--report", {}},
-      {"--verify", {}},
-      {"--verify-weights", {}},
+      {"evaluate", {""}, of_steps},
+      {"sample", {""}, of_steps},
+      {"export of a configuration", {"name", "run.dir", "model.", "lora."}, {"lora.export"}},
+      {"export of a model's folder", {"lora."}, {"lora.export"}},
+      {"export of a run or a checkpoint", {}},
   };
   return uses;
 }

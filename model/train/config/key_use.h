@@ -8,7 +8,7 @@ namespace zs {
 
 /// The keys of a configuration that a command reads: --set of others has no effect on it.
 struct KeyUse {
-  std::string_view command;            ///< "--evaluate"
+  std::string_view command;            ///< "evaluate"
   std::vector<std::string_view> read;  ///< names, and tables by their name and a dot; "" is every key; none: it has no
                                        ///< configuration
   std::vector<std::string_view> unread = {};  ///< exceptions from `read`, in the same way
@@ -16,7 +16,8 @@ struct KeyUse {
   bool reads(std::string_view key) const;
 };
 
-/// One for each command that is not training, which reads all keys; and for --export one for each kind of source.
+/// Keys of `evaluate`, `sample`, and of `export` by the kind of its source. Commands that are not here read all keys,
+/// or have no --set.
 const KeyUse& key_use(std::string_view command);
 
 /// The keys of these overrides (--set) that have no effect on the command, in one warning; empty: each has one. Unknown

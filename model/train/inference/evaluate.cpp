@@ -80,7 +80,7 @@ EvaluationData open_data(const World& world, const Config& config, const Evaluat
   }
   const Dataset data = open_dataset(options);
   if (!data.validation)
-    throw bad_data("the run has no validation data", data.files.front(), "name a file: --evaluate RUN FILE");
+    throw bad_data("the run has no validation data", data.files.front(), "name a file: train evaluate RUN FILE");
   if (are_documents) return documents_of(*data.validation);
   return {data.validation->shared_corpus(), data.validation->first(), data.validation->tokens(), {}};
 }

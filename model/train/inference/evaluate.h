@@ -8,7 +8,7 @@
 
 namespace zs {
 
-/// Request of `train --evaluate`.
+/// Request of `train evaluate`.
 struct EvaluateRequest {
   std::vector<std::string> files;  ///< files, patterns, folders; none: the validation data
   std::string logits;              ///< a new file for them; empty: none

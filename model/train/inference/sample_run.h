@@ -9,7 +9,7 @@
 
 namespace zs {
 
-/// Request of `train --sample`.
+/// Request of `train sample`.
 struct SampleRequest {
   std::optional<std::string> prompt;     ///< text
   std::vector<std::int32_t> prompt_ids;  ///< in its place; empty: none

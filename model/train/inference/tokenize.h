@@ -7,7 +7,7 @@
 
 namespace zs {
 
-/// Request of `train --tokenize`.
+/// Request of `train tokenize`.
 struct TokenizeJob {
   std::string tokenizer;            // a folder
   std::vector<std::string> inputs;  // files, patterns, folders

@@ -9,7 +9,7 @@
 
 namespace zs {
 
-/// Start of `train --fit`.
+/// Start of `train fit`.
 struct FitRequest {
   MemoryDemand demand;  ///< the run as it is configured
   std::vector<MemoryBudget> budgets;

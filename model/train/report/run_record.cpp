@@ -267,10 +267,10 @@ RunRecord read_run(const std::string& dir) {
   std::error_code failed;
   if (!fs::is_directory(dir, failed))
     throw Error(ExitCode::dataset, fs::exists(dir, failed) ? "this is no folder" : "there is no such folder", dir,
-                "name the directory of a run: train --report RUN_DIR");
+                "name the directory of a run: train report RUN_DIR");
   if (!RunMark::find(dir))
     throw Error(ExitCode::dataset, "this folder is no run's directory: it has no " + std::string(RunMark::kFile), dir,
-                "name the directory of a run: train --report RUN_DIR");
+                "name the directory of a run: train report RUN_DIR");
   RunRecord record;
   record.config_toml = config_text(dir + "/config.toml");
   record.name = fs::path(dir).lexically_normal().filename().string();

@@ -212,7 +212,7 @@ ExportSource of_configuration(const ExportJob& job) {
   const std::string& from = job.from;
   const bool is_average = job.is_average;
   const Config config = load_config(from, job.overrides, ConfigFor::model);
-  check_set("--export of a configuration", job.overrides);
+  check_set("export of a configuration", job.overrides);
   const std::string run = run_dir_asked_for(config, from, "latest");
   if (!run.empty() && RunMark::find(run)) return of_run(run, is_average);
   if (!config.model.path.empty()) return model_folder(config.model.path, is_average, config.lora);
@@ -228,10 +228,10 @@ ExportSource find_source(const ExportJob& job) {
   if (!fs::is_directory(path, failed)) return of_configuration(job);
   if (!is_file(path / "config.toml") && fs::exists(path / HfConfig::kFile, failed)) {
     const Config config = config_of({.folder = job.from}, job.overrides, {});
-    check_set("--export of a model's folder", job.overrides);
+    check_set("export of a model's folder", job.overrides);
     return model_folder(job.from, job.is_average, config.lora);
   }
-  check_set("--export of a run or a checkpoint", job.overrides);
+  check_set("export of a run or a checkpoint", job.overrides);
   return is_file(path / "config.toml") ? of_run(job.from, job.is_average) : of_checkpoint(job.from, job.is_average);
 }
 

@@ -140,7 +140,7 @@ def export_cases(train, work, report):
         problems = [] if result.code == code and said in result.err and not (work / "refused").exists() else [f"code {result.code}, said {result.err!r}"]
         report.case(f"--export with {words[-1]} is refused", problems, result)
     result = run([train, "--export", work / "refused", work / "out", "--set", path])
-    problems = [] if result.code == 64 and "--export of a run or a checkpoint reads no configuration" in result.err else [f"code {result.code}"]
+    problems = [] if result.code == 64 and "export of a run or a checkpoint reads no configuration" in result.err else [f"code {result.code}"]
     report.case("--export of a run takes no --set", problems, result)
     result = run([train, "--export", work / "none", model_of("gpt2"), "--adapter"])
     report.case("a model without an adapter has none to export", [] if result.code == CONFIG else [f"code {result.code}"], result)

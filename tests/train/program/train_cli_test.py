@@ -290,7 +290,7 @@ def main():
     harness.become_subreaper()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     report = harness.Report()
-    run_help(train, "--help", ["--set", "--dry-run", "--version", "--overwrite", "--verify-order", "--verify-data"], report)
+    run_help(train, "--help", ["--set", "train plan", "--version", "--overwrite", "--verify-order", "--verify-data"], report)
     run_help(train, "--version", ["zshard 0.1.0", "CUDA: ", "MPI: Open MPI v", "oneDNN: ", "CPU kernels: "], report)
     run_units(train, report)
     run_plans(train, report)

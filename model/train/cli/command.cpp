@@ -1,0 +1,159 @@
+#include "model/train/cli/command.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <optional>
+#include <sstream>
+
+#include "model/job/version.h"
+#include "model/train/cli/commands.h"
+#include "model/train/cli/rank_work.h"
+#include "model/train/rank/program.h"
+#include "runtime/base/standard_streams.h"
+
+namespace zs {
+namespace {
+
+const std::vector<Command>& commands() {
+  static const auto all = [] {
+    std::vector<Command> made;
+    for (const auto make : kCommands) made.push_back(make());
+    return made;
+  }();
+  return all;
+}
+
+bool is_alias_in(std::string_view alias, const std::vector<std::string>& arguments) {
+  return std::any_of(arguments.begin(), arguments.end(), [&](std::string_view argument) {
+    return argument == alias || (argument.starts_with(alias) && argument.substr(alias.size()).starts_with('='));
+  });
+}
+
+/// Request that the command line makes.
+struct Request {
+  const Command* command;
+  std::vector<std::string> arguments;
+  Invocation by;
+};
+
+Request find_request(std::vector<std::string> arguments, Invocation by) {
+  const auto& all = commands();
+  const auto named = std::find_if(all.begin(), all.end(), [&](const Command& command) {
+    return !arguments.empty() && arguments.front() == command.name;
+  });
+  if (named != all.end()) {
+    if (named != all.begin()) by.name = named->name;
+    arguments.erase(arguments.begin());
+    return {&*named, std::move(arguments), std::move(by)};
+  }
+  for (const Command& command : all) {
+    for (const std::string_view alias : command.aliases) {
+      if (!is_alias_in(alias, arguments)) continue;
+      by.name = alias;
+      by.is_alias = true;
+      return {&command, std::move(arguments), std::move(by)};
+    }
+  }
+  return {&all.front(), std::move(arguments), std::move(by)};
+}
+
+/// "--export": how messages that know of no command call it.
+std::string_view called(const Command& command) {
+  return command.aliases.empty() ? command.name : command.aliases.front();
+}
+
+bool takes(const Command& command, const std::string& option, const Invocation& by) {
+  CLI::App app;
+  const Command::Action act = command.add(app, by);
+  return app.get_option_no_throw(option) != nullptr;
+}
+
+/// Names of the commands that take this option, "--tokenize, --report or --fit"; empty: none does.
+std::string owners_of(const std::string& option, Invocation by) {
+  std::vector<std::string_view> names;
+  for (const Command& command : commands()) {
+    by.is_alias = !command.aliases.empty();
+    by.name = called(command);
+    if (takes(command, option, by)) names.push_back(called(command));
+  }
+  if (names.size() < 2) return names.empty() ? "" : std::string(names.front());
+  const std::string_view last = names.back();
+  names.pop_back();
+  return fmt::format("{} or {}", fmt::join(names, ", "), last);
+}
+
+bool is_alias(const std::string& option) {
+  return std::any_of(commands().begin(), commands().end(), [&](const Command& command) {
+    return std::find(command.aliases.begin(), command.aliases.end(), option) != command.aliases.end();
+  });
+}
+
+/// Error of arguments that the command does not take.
+std::optional<Error> unexpected(const CLI::App& app, const Invocation& by) {
+  const std::vector<std::string> extras = app.remaining();
+  if (extras.empty()) return std::nullopt;
+  const auto first =
+      std::find_if(extras.begin(), extras.end(), [](const std::string& text) { return text.starts_with("--"); });
+  const auto refuse = [&](const std::string& what) {
+    return Error(ExitCode::usage, what, "command line", see_help(by));
+  };
+  if (first == extras.end()) return refuse(fmt::format("the argument {} was not expected", extras.front()));
+  const std::string option = first->substr(0, first->find('='));
+  const bool is_of_run = takes(commands().front(), option, {.started = {}, .program_folder = {}, .name = {}});
+  if (!by.name.empty() && (is_of_run || is_alias(option)))
+    return Error(ExitCode::usage, fmt::format("{} and {} do not go together", by.name, option), "command line",
+                 "leave one of them out");
+  const std::string owners = owners_of(option, by);
+  return refuse(owners.empty() ? fmt::format("The following argument was not expected: {}", option)
+                               : fmt::format("{} without {}", option, owners));
+}
+
+/// Commands, a line each.
+std::string list_commands() {
+  std::string text = "\nCommands (each has --help):\n";
+  for (const Command& command : commands()) text += fmt::format("  train {:<16} {}\n", command.name, command.summary);
+  return text;
+}
+
+std::string new_form(const Command& command, const Invocation& by) {
+  return fmt::format("train: note: {} is a command now: train {} {}\n", by.name, command.name, command.usage);
+}
+
+}  // namespace
+
+std::string not_empty(const std::string& text) { return text.empty() ? "needs a name" : ""; }
+
+std::string see_help(const Invocation& by) {
+  return by.name.empty() || by.is_alias ? "see train --help" : fmt::format("see train {} --help", by.name);
+}
+
+int run_command_line(int argc, char** argv, Invocation by) {
+  Request request = find_request({argv + 1, argv + argc}, std::move(by));
+  const Command& command = *request.command;
+  const bool is_run = &command == &commands().front();
+  CLI::App app(std::string(command.summary), is_run ? "train" : fmt::format("train {}", command.name));
+  app.allow_extras();
+  app.set_version_flag("--version", [] { return describe_build(); });
+  if (is_run) app.footer(list_commands());
+  const Command::Action act = command.add(app, request.by);
+  std::optional<Error> problem;
+  try {
+    std::reverse(request.arguments.begin(), request.arguments.end());  // as CLI11 takes a vector
+    app.parse(request.arguments);
+    problem = unexpected(app, request.by);
+  } catch (const CLI::Success& success) {  // --help, --version
+    std::ostringstream text;
+    const int code = app.exit(success, text, text);
+    return code == 0 ? print_answer(text.str()) : code;
+  } catch (const CLI::ParseError& error) {
+    problem = Error(ExitCode::usage, error.what(), "command line", see_help(request.by));
+  }
+  if (problem) return refuse_on_ranks(*problem);
+  const int code = act();
+  // Not beside an error, which is one line.
+  if (code == 0 && request.by.is_alias && is_first_started()) print_to_stderr("{}", new_form(command, request.by));
+  return code;
+}
+
+}  // namespace zs
