@@ -238,7 +238,8 @@ std::vector<const Corpus*> SampleSource::corpora() const {
 
 std::string folder_suffix(const DatasetOptions& options) {
   if (options.kind == DataKind::tokens) return ".bin";
-  return options.documents.format == DocumentFormat::jsonl ? ".jsonl" : "";
+  const DocumentFormat format = options.documents.format;
+  return format == DocumentFormat::jsonl || format == DocumentFormat::chat ? ".jsonl" : "";
 }
 
 std::shared_ptr<const Corpus> open_corpus(const DatasetOptions& options, const std::vector<std::string>& patterns) {

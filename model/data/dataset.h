@@ -90,6 +90,8 @@ struct DatasetOptions {
   int threads = 1;                                       ///< threads that tokenize
   DocumentOptions documents = {};                        ///< documents in text
   SpecialTokens special = SpecialTokens::automatic;      ///< special tokens around a text
+  std::shared_ptr<const ChatTemplate> chat = nullptr;    ///< renders documents that are chats
+  TrainOn train_on = TrainOn::assistant;                 ///< turns of a chat that are targets
 };
 
 struct Dataset {
@@ -118,9 +120,9 @@ Dataset open_dataset(const DatasetOptions& options);
 void check_targets(const Dataset& data, std::int64_t validated);
 
 /// Shows document `number`, from 1 on, of the training data, in the order of the files, as it is trained on: its tokens
-/// with what they stand for, and which of them are targets; of a stream its sequences. Throws what open_dataset throws,
-/// and Error(usage) where there are fewer.
-std::string show_document(const DatasetOptions& options, std::int64_t number);
+/// with what they stand for, and which of them are targets; of a stream its sequences. `has_colours`: for a terminal,
+/// with its text first, targets in colour. Throws what open_dataset throws, and Error(usage) where there are fewer.
+std::string show_document(const DatasetOptions& options, std::int64_t number, bool has_colours = false);
 
 /// Facts that a checkpoint holds about its data, so that a run that goes on can say what has become another.
 struct DataFacts {

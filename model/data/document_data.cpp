@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "model/data/data_files.h"
+#include "model/data/utf8.h"
 #include "runtime/base/check.h"
+#include "runtime/base/standard_streams.h"
 #include "runtime/tensor/reduction.h"
 
 namespace zs {
@@ -16,20 +18,42 @@ EncodeOptions encode_options(const DatasetOptions& options) {
           .vocab = options.vocab,
           .overlong = options.documents.overlong,
           .special = options.special,
-          .threads = options.threads};
+          .threads = options.threads,
+          .chat = options.chat.get(),
+          .train_on = options.train_on};
 }
 
-/// A document's tokens, and how many of the first are no targets.
+/// Tokens of a document, and which of them are targets.
 struct ShownTokens {
   std::string title;
   std::vector<std::int32_t> ids;
-  std::int64_t prompt = 0;
+  std::vector<TokenSpan> trained;
+
+  bool is_target(std::int64_t i) const {
+    return i > 0 && std::any_of(trained.begin(), trained.end(),
+                                [&](const TokenSpan& span) { return i >= span.begin && i < span.end; });
+  }
 };
 
-std::string shown_lines(const ShownTokens& tokens, const Tokenizer* tokenizer, DataKind kind) {
-  const std::int64_t first = std::max<std::int64_t>(tokens.prompt, 1), count = std::ssize(tokens.ids);
-  std::string text =
-      fmt::format("{}: {} tokens, {} of them targets\n", tokens.title, count, std::max<std::int64_t>(count - first, 0));
+/// A document's text, its targets in colour.
+std::string coloured_text(const ShownTokens& tokens, const Tokenizer& tokenizer) {
+  std::string text;
+  for (std::int64_t i = 0; i < std::ssize(tokens.ids);) {
+    const bool is_target = tokens.is_target(i);
+    std::string run;
+    for (; i < std::ssize(tokens.ids) && tokens.is_target(i) == is_target; ++i)
+      run += tokenizer.surface(tokens.ids[static_cast<std::size_t>(i)]);
+    text += is_target ? fmt::format("{}{}{}", kGreen, printable(run), kPlainColour) : printable(run);
+  }
+  return text + (text.ends_with('\n') ? "\n" : "\n\n");
+}
+
+std::string shown_lines(const ShownTokens& tokens, const Tokenizer* tokenizer, DataKind kind, bool has_colours) {
+  const std::int64_t count = std::ssize(tokens.ids);
+  std::int64_t targets = 0;
+  for (std::int64_t i = 0; i < count; ++i) targets += tokens.is_target(i) ? 1 : 0;
+  std::string text = fmt::format("{}: {} tokens, {} of them targets\n", tokens.title, count, targets);
+  if (has_colours && tokenizer != nullptr) text += coloured_text(tokens, *tokenizer);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int32_t id = tokens.ids[static_cast<std::size_t>(i)];
     std::string token;
@@ -38,8 +62,10 @@ std::string shown_lines(const ShownTokens& tokens, const Tokenizer* tokenizer, D
     } else if (kind == DataKind::text) {
       token = static_cast<char>(id);
     }
-    text += fmt::format("{:>6} {:>7}  {:6}  {}\n", i, id, i < first ? "-" : "target",
-                        nlohmann::json(token).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    const bool is_target = tokens.is_target(i), has_colour = is_target && has_colours;
+    text += fmt::format("{}{:>6} {:>7}  {:6}  {}{}\n", has_colour ? kGreen : "", i, id, is_target ? "target" : "-",
+                        nlohmann::json(token).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace),
+                        has_colour ? kPlainColour : "");
   }
   return text;
 }
@@ -84,15 +110,15 @@ std::int64_t sequence_of_documents(const DatasetOptions& options) {
                                   options.most_sequence);
 }
 
-std::string show_document(const DatasetOptions& options, std::int64_t number) {
+std::string show_document(const DatasetOptions& options, std::int64_t number, bool has_colours) {
   if (options.documents.format == DocumentFormat::stream) {
     const auto corpus = open_corpus(options, options.train);
     const std::int64_t count = (corpus->tokens() - 1) / options.sequence;
     if (number > count) throw too_few(number, count, "sequence");
-    ShownTokens tokens{fmt::format("sequence {} of {}", number, count), {}, 0};
+    ShownTokens tokens{fmt::format("sequence {} of {}", number, count), {}, {{0, options.sequence + 1}}};
     tokens.ids.resize(static_cast<std::size_t>(options.sequence + 1));
     corpus->read((number - 1) * options.sequence, options.sequence + 1, tokens.ids.data());
-    return shown_lines(tokens, options.tokenizer.get(), options.kind);
+    return shown_lines(tokens, options.tokenizer.get(), options.kind, has_colours);
   }
   DatasetOptions own = options;
   if (own.sequence == 0) own.sequence = sequence_of_documents(options);
@@ -101,10 +127,11 @@ std::string show_document(const DatasetOptions& options, std::int64_t number) {
   if (number > count) throw too_few(number, count, "document");
   const auto index = static_cast<std::size_t>(number - 1);
   const Document& document = all.documents[index];
-  ShownTokens tokens{fmt::format("document {} of {}, {}", number, count, all.where[index]), {}, document.prompt};
+  ShownTokens tokens{fmt::format("document {} of {}, {}", number, count, all.where[index]), {}, document.trained};
+  if (document.goes_on) tokens.trained.push_back({document.length, document.length + 1});
   tokens.ids.resize(static_cast<std::size_t>(document.length + (document.goes_on ? 1 : 0)));
   all.corpus->read(document.first, std::ssize(tokens.ids), tokens.ids.data());
-  return shown_lines(tokens, options.tokenizer.get(), options.kind);
+  return shown_lines(tokens, options.tokenizer.get(), options.kind, has_colours);
 }
 
 }  // namespace zs

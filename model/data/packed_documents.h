@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "model/chat/chat_template.h"
 #include "model/data/corpus.h"
 #include "model/data/text_documents.h"
 #include "model/tokenizer/document_encoder.h"
@@ -13,13 +14,19 @@
 
 namespace zs {
 
+/// Tokens [begin, end) of a document.
+struct TokenSpan {
+  std::int64_t begin = 0, end = 0;
+  bool operator==(const TokenSpan&) const = default;
+};
+
 /// A document, or a part of one, as tokens of a corpus.
 struct Document {
   std::int64_t first = 0, length = 0;
-  std::int64_t prompt = 0;  ///< its first tokens that are no targets
-  bool goes_on = false;     ///< the token behind it is its last one's target
+  std::vector<TokenSpan> trained = {};  ///< its tokens that are targets, ascending; the first of all is none anyhow
+  bool goes_on = false;                 ///< the token behind it is its last one's target
 
-  std::int64_t targets() const { return length - std::min(length, std::max<std::int64_t>(prompt, 1)) + goes_on; }
+  std::int64_t targets() const;
 };
 
 /// Packing of documents into sequences: `sequence` s has those of `order` from begin[s] up to begin[s + 1].
@@ -63,15 +70,19 @@ struct EncodeOptions {
   Overlong overlong = Overlong::refuse;
   SpecialTokens special = SpecialTokens::automatic;
   int threads = 1;
+  const ChatTemplate* chat = nullptr;  ///< the texts are lines of a chat file, and this renders them
+  TrainOn train_on = TrainOn::assistant;
 };
 struct EncodedDocuments {
   std::shared_ptr<const Corpus> corpus;  ///< held in memory
   std::vector<Document> documents;
   std::vector<std::string> where;  ///< place of each document: "file:line"
 };
-/// A prompt and what follows it are encoded each by itself. The special tokens that the tokenizer puts around a text
-/// stand around the document, and its end-of-text token, if it has one, ends it (SpecialTokens). Throws Error(dataset)
-/// that names the document: where it has a token that the vocabulary has not, or more than a sequence.
+/// A chat is the text that its template makes, encoded as it is, without a token around it; its targets are those
+/// tokens of which any byte is trained on. A prompt and what follows it are encoded each by itself. The special tokens
+/// that the tokenizer puts around a text stand around the document, and its end-of-text token, if it has one, ends it
+/// (SpecialTokens). Throws Error(dataset) that names the document: where it has a token that the vocabulary has not, or
+/// more than a sequence.
 EncodedDocuments encode_texts(const std::vector<TextDocument>& texts, const std::vector<std::string>& files,
                               const EncodeOptions& options);
 /// The tokens of the longest of them.

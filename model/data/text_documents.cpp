@@ -123,8 +123,11 @@ void check_no_chat(const LineHandler::Field& field, std::string_view line, const
     read_line(line, handler, where);
     const char* const type = handler.field(0).type;
     if (type != nullptr && std::string_view(type) == "array")
-      throw bad_data(fmt::format("the line is a chat: its field \"{}\" is a list", chat), where,
-                     "render it with the model's chat template first (docs/fine-tuning.md, Chats)");
+      throw bad_data(
+          fmt::format("the line is a chat: its field \"{}\" is a list", chat), where,
+          std::string_view(chat) == "messages"
+              ? "set data.format = \"chat\""
+              : "rename conversations, from and value: messages, role and content; then set data.format = \"chat\"");
   }
 }
 
@@ -166,7 +169,7 @@ TextDocument line_document(std::string_view line, std::string where) {
 void add_lines(std::string_view text, const std::string& file, const DocumentOptions& options,
                std::vector<TextDocument>& documents) {
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-  if (options.format == DocumentFormat::jsonl && text.starts_with(kByteOrderMark))
+  if (options.format != DocumentFormat::lines && text.starts_with(kByteOrderMark))
     text.remove_prefix(kByteOrderMark.size());
   for (std::int64_t number = 1; !text.empty(); ++number) {
     const std::size_t end = std::min(text.find('\n'), text.size());

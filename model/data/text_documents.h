@@ -7,8 +7,8 @@
 namespace zs {
 
 /// Unit of text that is a document: nothing is one (all text is one sequence), a line, a file, or a line that is a JSON
-/// object.
-enum class DocumentFormat : std::uint8_t { stream, lines, files, jsonl };
+/// object: one with a text, or one with a conversation.
+enum class DocumentFormat : std::uint8_t { stream, lines, files, jsonl, chat };
 
 /// Treatment of a document that has more tokens than a sequence.
 enum class Overlong : std::uint8_t { refuse, truncate, split };
@@ -24,7 +24,7 @@ struct DocumentOptions {
 
 /// Document as read, not yet tokens.
 struct TextDocument {
-  std::string prompt, text;  ///< together the document
+  std::string prompt, text;  ///< together the document; of a chat, the line as it is
   std::string where;         ///< "file", or "file:line"
 };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "model/tokenizer/normalize.h"
+#include "model/tokenizer/token_places.h"
 #include "model/tokenizer/utf8.h"
 #include "model/tokenizer/word_cache.h"
 #include "runtime/base/check.h"
@@ -63,7 +64,8 @@ class BpeTokenizer::BpeEncoder : public Tokenizer::Encoder {
   explicit BpeEncoder(const BpeTokenizer& owner)
       : owner_(owner), step_texts_(owner.spec_.pre_tokenizer.size()), step_ranges_(step_texts_.size()) {}
 
-  void encode(std::string_view text, bool add_special_tokens, std::vector<std::int32_t>& out) override {
+  void encode(std::string_view text, bool add_special_tokens, std::vector<std::int32_t>& out,
+              std::vector<EncodedPart>* parts) override {
     if (const std::size_t invalid = find_invalid_utf8(text); invalid != kValidUtf8)
       throw Error(ExitCode::dataset, "the text is not valid UTF-8", fmt::format("byte {}", invalid),
                   "convert it to UTF-8");
@@ -72,6 +74,7 @@ class BpeTokenizer::BpeEncoder : public Tokenizer::Encoder {
     const SpecialFrame& frame = owner_.frame_;
     if (add_special_tokens) out.insert(out.end(), frame.before.begin(), frame.before.end());
     owner_.matchers_[0]->split(text, scratch_, [&](std::size_t begin, std::size_t end, const AddedToken* token) {
+      if (parts != nullptr) parts->push_back({begin, end, out.size(), token != nullptr});
       if (token != nullptr) {
         out.push_back(token->id);
       } else {
@@ -301,6 +304,16 @@ std::optional<std::int32_t> BpeTokenizer::token_to_id(std::string_view token) co
 std::optional<std::string> BpeTokenizer::id_to_token(std::int32_t id) const {
   if (id < 0 || id >= vocab_size() || !tokens_[static_cast<std::size_t>(id)].exists) return std::nullopt;
   return tokens_[static_cast<std::size_t>(id)].text;
+}
+
+bool BpeTokenizer::is_special(std::int32_t id) const {
+  return id >= 0 && id < vocab_size() && tokens_[static_cast<std::size_t>(id)].is_special;
+}
+
+std::string BpeTokenizer::surface(std::int32_t id) const {
+  const std::string token = id_to_token(id).value_or("");
+  if (added_ids_.contains(token)) return token;
+  return byte_level_ ? bytes_of(token) : plain_piece(token);
 }
 
 std::string BpeTokenizer::decode(std::span<const std::int32_t> ids, bool skip_special_tokens) const {

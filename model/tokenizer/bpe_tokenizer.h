@@ -21,6 +21,8 @@ class BpeTokenizer : public Tokenizer {
   std::int32_t vocab_size() const override { return static_cast<std::int32_t>(tokens_.size()); }
   std::optional<std::int32_t> token_to_id(std::string_view token) const override;
   std::optional<std::string> id_to_token(std::int32_t id) const override;
+  std::string surface(std::int32_t id) const override;
+  bool is_special(std::int32_t id) const override;
   const std::vector<AddedToken>& added_tokens() const { return spec_.added_tokens; }
 
  private:

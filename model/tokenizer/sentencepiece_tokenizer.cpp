@@ -10,6 +10,7 @@
 #include "model/tokenizer/added_tokens.h"
 #include "model/tokenizer/read_file.h"
 #include "model/tokenizer/sentencepiece_model.h"
+#include "model/tokenizer/token_places.h"
 #include "model/tokenizer/utf8.h"
 #include "model/tokenizer/word_cache.h"
 #include "runtime/base/check.h"
@@ -107,18 +108,30 @@ class SentencePieceTokenizer : public Tokenizer {
       if (added.id == id) return added.content;
     return id >= 0 && id < processor_.GetPieceSize() ? std::optional(processor_.IdToPiece(id)) : std::nullopt;
   }
+  std::string surface(std::int32_t id) const override {
+    for (const AddedToken& added : added_)
+      if (added.id == id) return added.content;
+    return plain_piece(id_to_token(id).value_or(""));
+  }
+  bool is_special(std::int32_t id) const override {
+    const auto added = std::find_if(added_.begin(), added_.end(), [&](const auto& token) { return token.id == id; });
+    return added != added_.end() ? added->special
+                                 : id >= 0 && id < processor_.GetPieceSize() && processor_.IsControl(id);
+  }
 
  private:
   class PieceEncoder : public Encoder {
    public:
     explicit PieceEncoder(const SentencePieceTokenizer& owner) : owner_(owner) {}
-    void encode(std::string_view text, bool add_special_tokens, std::vector<std::int32_t>& out) override {
+    void encode(std::string_view text, bool add_special_tokens, std::vector<std::int32_t>& out,
+                std::vector<EncodedPart>* parts) override {
       if (const std::size_t invalid = find_invalid_utf8(text); invalid != kValidUtf8)
         throw Error(ExitCode::dataset, "the text is not valid UTF-8", fmt::format("byte {}", invalid),
                     "convert it to UTF-8");
       const SpecialFrame& frame = owner_.frame_;
       if (add_special_tokens) out.insert(out.end(), frame.before.begin(), frame.before.end());
       owner_.matcher_->split(text, scratch_, [&](std::size_t begin, std::size_t end, const AddedToken* token) {
+        if (parts != nullptr) parts->push_back({begin, end, out.size(), token != nullptr});
         if (token != nullptr) {
           out.push_back(token->id);
         } else {

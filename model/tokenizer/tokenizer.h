@@ -15,6 +15,12 @@ struct SpecialFrame {
   std::vector<std::int32_t> before, behind;
 };
 
+/// Part of a text as it was encoded: the ids from `first_id` on, up to the next part's, are of bytes [begin, end).
+struct EncodedPart {
+  std::size_t begin = 0, end = 0, first_id = 0;
+  bool is_token = false;  ///< one added token, with the white space that it takes
+};
+
 /// Text to token ids and back, as a tokenizer folder defines it: `tokenizer.json` (byte-level BPE as GPT-2, Llama 3 and
 /// Qwen have it, BPE with byte fallback as Llama 2 and Mistral have it), or else `tokenizer.model` (SentencePiece).
 ///
@@ -32,7 +38,9 @@ class Tokenizer {
     /// stands.
     /// Throws Error(dataset) with the byte offset where the text is not UTF-8, Error(model) where the tokenizer has no
     /// token for a text.
-    virtual void encode(std::string_view text, bool add_special_tokens, std::vector<std::int32_t>& out) = 0;
+    /// `parts`: gets the parts of the text, in their order.
+    virtual void encode(std::string_view text, bool add_special_tokens, std::vector<std::int32_t>& out,
+                        std::vector<EncodedPart>* parts = nullptr) = 0;
   };
 
   virtual ~Tokenizer() = default;
@@ -49,6 +57,10 @@ class Tokenizer {
   virtual std::optional<std::int32_t> token_to_id(std::string_view token) const = 0;
   /// The token's own spelling; none for an id in a gap.
   virtual std::optional<std::string> id_to_token(std::int32_t id) const = 0;
+  /// The bytes of a text that the id stands for, a space before a word with it; "": it has no token.
+  virtual std::string surface(std::int32_t id) const = 0;
+  /// True if the id is that of an added token that is marked special.
+  virtual bool is_special(std::int32_t id) const = 0;
   /// The id that ends a document: `eos_token` of the files beside it (TokenizerConfig); without that, tokenizer.model's
   /// own, or the first of `<|endoftext|>`, `<|end_of_text|>`, `</s>`, `<eos>` that is an added token.
   std::optional<std::int32_t> end_of_text() const { return end_of_text_; }

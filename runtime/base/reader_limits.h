@@ -39,6 +39,13 @@ struct ReaderLimits {
   static constexpr std::int64_t kTextGrowth = 64, kTextGrowthBytes = 1 << 20;
   static constexpr double kPatternSeconds = 4, kPatternSecondsPerByte = 2e-6;
 
+  // Chat templates
+  static constexpr std::int64_t kTemplateBytes = 1 << 20;
+  static constexpr int kTemplateDepth = 100;                     ///< nesting of blocks, brackets and calls
+  static constexpr int kTemplateValueDepth = 256;                ///< nesting of lists and dictionaries
+  static constexpr std::int64_t kTemplateSteps = 4'000'000;      ///< expressions and statements of one rendering
+  static constexpr std::int64_t kTemplateTextBytes = 256 << 20;  ///< sum of all texts of one rendering
+
   // Runs
   static constexpr std::size_t kTomlBytes = std::size_t{1} << 20;
   static constexpr int kTomlDepth = 16;  ///< brackets, and parts of a dotted name

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -34,7 +36,7 @@ int write_all(int descriptor, std::string_view text) noexcept {
   return 0;
 }
 
-constexpr std::string_view kClearLine = "\x1b[K";
+constexpr std::array<std::string_view, 3> kSequences = {"\x1b[K", kGreen, kPlainColour};
 
 bool is_control(unsigned char byte) { return byte < 0x20 || byte == 0x7f; }
 /// U+0080 to U+009F in UTF-8.
@@ -49,9 +51,11 @@ std::string visible(std::string_view text) {
     const char c = text[i];
     const bool begins_line = i == 0 || text[i - 1] == '\n';
     const bool is_layout = c == '\n' || c == '\t' || (c == '\r' && begins_line);
-    if (text.substr(i).starts_with(kClearLine)) {
-      out += kClearLine;
-      i += kClearLine.size() - 1;
+    const auto known = std::find_if(kSequences.begin(), kSequences.end(),
+                                    [&](std::string_view one) { return text.substr(i).starts_with(one); });
+    if (known != kSequences.end()) {
+      out += *known;
+      i += known->size() - 1;
     } else if (is_c1(text.substr(i))) {
       out += fmt::format("\\xc2\\x{:02x}", static_cast<unsigned char>(text[++i]));
     } else if (is_control(static_cast<unsigned char>(c)) && !is_layout) {

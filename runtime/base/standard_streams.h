@@ -8,9 +8,13 @@
 
 namespace zs {
 
+/// Sequences that colour what follows on a terminal, and end that.
+inline constexpr std::string_view kGreen = "\x1b[32m", kPlainColour = "\x1b[0m";
+
 /// Writes `text` to standard error, without a buffer. Control characters are spelled as \x1b, but for line ends, tabs,
-/// a return at a line's begin and the sequence that clears a line: text may have the names of files in it. What cannot
-/// be written (the stream is closed, its disk is full) is lost: nobody is left to be told. Never throws. Any thread.
+/// a return at a line's begin and the sequences that clear a line or colour text: text may have the names of files in
+/// it. What cannot be written (the stream is closed, its disk is full) is lost: nobody is left to be told. Never
+/// throws. Any thread.
 void write_to_stderr(std::string_view text) noexcept;
 
 /// Writes to standard output. The first failure is remembered, so that the program can report it when its work is done:

@@ -299,7 +299,7 @@ TEST_CASE("what is wrong with a line is answered with what helps") {
   CHECK_THAT(advice("{\"text\": \"a\\ud83d\"}\n"), Catch::Contains("half a character"));
   CHECK_THAT(advice("{\"text\": \"a\""), Catch::Contains("ends within"));
   CHECK_THAT(advice("{\"text\": 'a'}\n"), Catch::StartsWith("write one JSON object a line"));
-  CHECK_THAT(advice("{\"messages\": [{\"role\": \"user\"}]}\n"), Catch::Contains("chat template"));
+  CHECK_THAT(advice("{\"messages\": [{\"role\": \"user\"}]}\n"), Catch::Contains("data.format = \"chat\""));
   CHECK_THAT(advice("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"),
              Catch::Contains("git lfs pull"));
   const SampleSource source =

@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -21,9 +23,9 @@ std::string shown_document(const DocumentOptions& options, const Invocation& by)
   const std::string path = expand_path(options.config_path);
   const Config config = load_config(path, options.overrides);
   DatasetOptions dataset = dataset_options(config, path, by.program_folder);
-  if (!config.data.tokenizer.empty()) dataset.tokenizer = open_tokenizer(config.data.tokenizer);
+  open_text(config, dataset);
   dataset.threads = cpu_share(0, 1).threads;
-  return show_document(dataset, options.number);
+  return show_document(dataset, options.number, ::isatty(STDOUT_FILENO) != 0);
 }
 
 Command::Action add_document(CLI::App& app, const Invocation& by) {

@@ -30,6 +30,7 @@ struct Config {
     std::int64_t token_bytes = 2;
     std::string tokenizer;
     std::string format = "stream", field = "text", prompt_field, overlong = "refuse", special_tokens = "auto";
+    std::string chat_template, train_on = "assistant";  ///< keys of chats
     /// Some targets may be kIgnoredTarget, and count for nothing. Not a key: it follows from those that say what data
     /// is.
     bool has_ignored_targets = false;

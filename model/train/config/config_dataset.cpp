@@ -22,6 +22,7 @@ DocumentOptions document_options(const Config::Data& data) {
   const auto format_of = [](const std::string& name) {
     if (name == "lines") return DocumentFormat::lines;
     if (name == "files") return DocumentFormat::files;
+    if (name == "chat") return DocumentFormat::chat;
     return name == "jsonl" ? DocumentFormat::jsonl : DocumentFormat::stream;
   };
   const auto overlong_of = [](const std::string& name) {
@@ -81,8 +82,17 @@ DatasetOptions dataset_options(const Config& config, const std::string& config_p
   options.vocab = config.model.vocab;
   options.has_fixed_vocab = !config.model.path.empty();
   options.special = special_tokens(config);
+  options.train_on = config.data.train_on == "last"  ? TrainOn::last
+                     : config.data.train_on == "all" ? TrainOn::all
+                                                     : TrainOn::assistant;
   options.seed = static_cast<std::uint64_t>(config.train.seed);
   return options;
+}
+
+void open_text(const Config& config, DatasetOptions& options) {
+  if (config.data.tokenizer.empty()) return;
+  options.tokenizer = open_tokenizer(config.data.tokenizer);
+  if (config.data.format == "chat") options.chat = open_chat_template(config.data.tokenizer, config.data.chat_template);
 }
 
 Config with_absolute_paths(Config config, const std::string& config_path, const std::string& build_folder) {
@@ -92,7 +102,8 @@ Config with_absolute_paths(Config config, const std::string& config_path, const 
       if (!std::filesystem::path(name).is_absolute()) name = found_name(name, options);
     }
   }
-  for (std::string* path : {&config.data.tokenizer, &config.run.export_to, &config.lora.export_to})
+  for (std::string* path :
+       {&config.data.tokenizer, &config.data.chat_template, &config.run.export_to, &config.lora.export_to})
     make_absolute(*path);
   for (std::string* place : {&config.offload.weights, &config.offload.moments}) {
     std::string folder = Config::Offload::disk_of(*place);

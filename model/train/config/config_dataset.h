@@ -12,6 +12,9 @@ SpecialTokens special_tokens(const Config& config);
 /// configuration file, then in `build_folder` (the program's).
 DatasetOptions dataset_options(const Config& config, const std::string& config_path, const std::string& build_folder);
 
+/// Opens the tokenizer of a configuration, if it has one, and the template of its chats. Throws Error(model).
+void open_text(const Config& config, DatasetOptions& options);
+
 /// The configuration with relative names made absolute: the data's as they were found by the same rules, the tokenizer,
 /// exports and folders of disks as they are seen from the current folder. So it means the same files and folders
 /// wherever it is given again.

@@ -148,9 +148,10 @@ constexpr std::array kTrainingKeys = {
               "configuration file. docs/tokenizer.md.",
               OnResume::free},
     ConfigKey{
-        "data.format", [](Config& c) -> ConfigSlot { return &c.data.format; }, any, "stream|lines|files|jsonl", "",
+        "data.format", [](Config& c) -> ConfigSlot { return &c.data.format; }, any, "stream|lines|files|jsonl|chat", "",
         "What a document is. `stream`: nothing, all text is one sequence. `lines`: each line; `files`: each file; "
-        "`jsonl`: each line, a JSON object with the text in `data.field`. Documents are packed into sequences "
+        "`jsonl`: each line, a JSON object with the text in `data.field`; `chat`: each line, one with `messages`, as "
+        "the model's chat template writes them. Documents are packed into sequences "
         "whole; none sees another, and positions begin anew with each. docs/data.md.",
         OnResume::refused},
     ConfigKey{"data.field", [](Config& c) -> ConfigSlot { return &c.data.field; }, any, "", "",
@@ -158,6 +159,12 @@ constexpr std::array kTrainingKeys = {
     ConfigKey{"data.prompt_field", [](Config& c) -> ConfigSlot { return &c.data.prompt_field; }, any, "", "",
               "Field that has a prompt, which stands before the text and whose tokens are no targets; `jsonl` only. "
               "Empty: none."},
+    ConfigKey{"data.train_on", [](Config& c) -> ConfigSlot { return &c.data.train_on; }, any, "assistant|last|all", "",
+              "What of a conversation is trained on: the assistant's messages, the last of them, or all of it; `chat` "
+              "only."},
+    ConfigKey{"data.chat_template", [](Config& c) -> ConfigSlot { return &c.data.chat_template; }, any, "",
+              "the template of the tokenizer's folder",
+              "File with a chat template that takes the place of the folder's; `chat` only."},
     ConfigKey{"data.overlong", [](Config& c) -> ConfigSlot { return &c.data.overlong; }, any, "refuse|truncate|split",
               "",
               "What becomes of a document of more than `train.sequence` tokens: an error that names it, its first "

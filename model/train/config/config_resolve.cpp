@@ -157,10 +157,13 @@ void expand_paths(ConfigDraft& draft) {
       draft.report(key, fmt::format("{}: {}", key, error.what_happened()), error.what_to_do());
     }
   };
-  expand("data.tokenizer", c.data.tokenizer);
-  if (const fs::path path = c.data.tokenizer, beside = fs::path(draft.source).parent_path() / path;
-      path.is_relative() && !path.empty() && !is_file_or_folder(path) && is_file_or_folder(beside))
-    c.data.tokenizer = beside.string();
+  for (const auto& [key, name] :
+       {std::pair("data.tokenizer", &c.data.tokenizer), std::pair("data.chat_template", &c.data.chat_template)}) {
+    expand(key, *name);
+    if (const fs::path path = *name, beside = fs::path(draft.source).parent_path() / path;
+        path.is_relative() && !path.empty() && !is_file_or_folder(path) && is_file_or_folder(beside))
+      *name = beside.string();
+  }
   for (std::string& path : c.data.train) expand("data.train", path);
   for (std::string& path : c.data.validation) expand("data.validation", path);
   expand("run.dir", c.run.dir);
@@ -202,12 +205,21 @@ void check_documents(ConfigDraft& draft) {
   needs("data.field", c.data.field, is_jsonl || c.data.field == Config{}.data.field, use_jsonl);
   needs("data.prompt_field", c.data.prompt_field, is_jsonl || c.data.prompt_field.empty(), use_jsonl);
   needs("data.overlong", c.data.overlong, !is_stream || c.data.overlong == "refuse",
-        "leave it out, or use data.format = \"lines\", \"files\" or \"jsonl\"");
+        "leave it out, or use data.format = \"lines\", \"files\", \"jsonl\" or \"chat\"");
+  const bool is_chat = c.data.format == "chat";
+  const char* const use_chat = "leave it out, or use data.format = \"chat\"";
+  needs("data.train_on", c.data.train_on, is_chat || c.data.train_on == Config{}.data.train_on, use_chat);
+  needs("data.chat_template", c.data.chat_template, is_chat || c.data.chat_template.empty(), use_chat);
+  needs("data.special_tokens", c.data.special_tokens, !is_chat || c.data.special_tokens != "always",
+        "leave it out: the chat template writes the special tokens itself");
   if (is_jsonl && are_good(draft, {"data.field"}) && c.data.field.empty())
     draft.report("data.field", "data.field is empty", "name the field that has the text");
   if (is_jsonl && are_good(draft, {"data.field", "data.prompt_field"}) && c.data.field == c.data.prompt_field)
     draft.report("data.prompt_field", fmt::format("data.prompt_field and data.field are both \"{}\"", c.data.field),
                  "name the field of the prompt, and that of what follows it");
+  if (is_chat && are_good(draft, {"data.tokenizer", "model.path"}) && c.data.tokenizer.empty())
+    draft.report("data.format", "data.format = \"chat\" without a tokenizer",
+                 "set model.path or data.tokenizer to a folder that has one, and a chat template");
   if (is_stream) return;
   if (are_good(draft, {"data.kind"}) && c.data.kind != "text")
     draft.report("data.format",

@@ -62,8 +62,7 @@ EvaluationData open_data(const World& world, const Config& config, const Evaluat
   if (are_documents && !request.logits.empty())
     throw Error(ExitCode::config, fmt::format("data.format is \"{}\", and logits are of one text", config.data.format),
                 "--logits", "leave it out");
-  if (!config.data.tokenizer.empty() && options.kind == DataKind::text)
-    options.tokenizer = open_tokenizer(config.data.tokenizer);
+  if (options.kind == DataKind::text) open_text(config, options);
   options.threads = cpu_share(world.local_rank(), world.local_size()).threads;
   if (!request.files.empty()) {
     options.folders = {""};

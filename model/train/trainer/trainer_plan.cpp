@@ -200,9 +200,9 @@ void Trainer::compare() {
 
 void Trainer::open_data() {
   const StatusScope status(watch_.watchdog(), "reading data", StatusScope::Host::works);
-  if (!config_.data.tokenizer.empty()) tokenizer_ = open_tokenizer(config_.data.tokenizer);
   DatasetOptions options = dataset_options(config_, job_.config_path, job_.program_folder);
-  options.tokenizer = tokenizer_;
+  open_text(config_, options);
+  tokenizer_ = options.tokenizer;
   options.threads = share_.threads;
   dataset_ = open_dataset(options);
   has_own_sequence_ = config_.train.sequence == 0;
