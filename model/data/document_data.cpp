@@ -72,7 +72,7 @@ std::string shown_lines(const ShownTokens& tokens, const Tokenizer* tokenizer, D
 
 Error too_few(std::int64_t number, std::int64_t count, const char* what) {
   return {ExitCode::usage, fmt::format("there is no {} {}: the training data has {}", what, number, count),
-          "--show-document", fmt::format("name one from 1 to {}", count)};
+          "document N", fmt::format("name one from 1 to {}", count)};
 }
 
 }  // namespace
