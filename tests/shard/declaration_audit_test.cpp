@@ -374,6 +374,9 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
     if (name == "cross_entropy_in_place") continue;  // the same: loss_test
     // Of a file, whose addresses nothing backs: disk_residence_test.
     if (name == "read_from_disk" || name == "write_to_disk") continue;
+    // The ops of mixtures: their indices and offsets would be changed to ones that are out of range (experts_test).
+    if (name == "route_backward" || name == "sort_rows" || name == "gather_tokens" || name == "grouped_dx") continue;
+    if (name == "combine_backward") continue;
     if (name == "buffer" || name == "running_statistics") continue;  // a value that is no unit's: conv_net_test
     CAPTURE(name);
     CHECK(seen.count(name) == 1);
