@@ -99,6 +99,8 @@ Command::Action add_fit(CLI::App& app, const Invocation& by) {
   app.add_option("--out", options->fit_out, "write the configuration with what was chosen")->type_name("FILE.toml");
   return [options, by] {
     return run_on_ranks([&] {
+      if (options->dry_run == "full")
+        throw refusal("--dry-run=full and --fit do not go together", "leave one of them out");
       if (options->fit.empty()) options->fit = options->is_largest ? "largest" : "nearest";
       return train_work(planned_job(*options, by));
     });
