@@ -72,7 +72,7 @@ void add_clip(std::vector<KernelCase>& cases) {
   cases.push_back({.kernel = "count_updates",
                    .shape = "1",
                    .bound = Bound::latency,
-                   .bytes = 2 * sizeof(UpdateCount),
+                   .bytes = 2 * sizeof(UpdateCount) + sizeof(StepScalars),
                    .make = [=](Arrays& arrays, int) {
                      const Buffer scalars = arrays.zeros(sizeof(StepScalars) / sizeof(float), kF32),
                                   counts = arrays.zeros(sizeof(UpdateCount) / sizeof(double), DType::f64);

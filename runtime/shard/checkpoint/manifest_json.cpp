@@ -138,7 +138,7 @@ class ManifestReader final : public Events {
   bool end_array() override {
     const Place place = open_.back().place;
     open_.pop_back();
-    if (place == Place::shape) manifest_.tensors.back().shape = Shape(dims_);
+    if (place == Place::shape && !take_shape()) return refuse("shape");
     return place != Place::segment || take_segment();
   }
   bool key(string_t& key) override {
@@ -213,6 +213,15 @@ class ManifestReader final : public Events {
   bool take_attribute(std::string& value) {
     return manifest_.attributes.size() < ReaderLimits::kManifestAttributes &&
            manifest_.attributes.emplace(key_, std::move(value)).second;
+  }
+
+  bool take_shape() {
+    try {
+      manifest_.tensors.back().shape = Shape(dims_);
+      return true;
+    } catch (const UsageError&) {  // it is the file's mistake
+      return false;
+    }
   }
 
   bool take_dtype(const std::string& name) {
