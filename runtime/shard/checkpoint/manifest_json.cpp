@@ -219,7 +219,7 @@ class ManifestReader final : public Events {
     try {
       manifest_.tensors.back().shape = Shape(dims_);
       return true;
-    } catch (const UsageError&) {  // it is the file's mistake
+    } catch (const UsageError&) {
       return false;
     }
   }
