@@ -29,12 +29,16 @@ std::vector<unsigned char> random_bytes(std::int64_t bytes) {
 
 constexpr int kChanges = 3;
 
-/// Other values that the dtype's users can live with: indices stay within what the buffer holds, or 0 and 1.
+/// Changes values to others that the dtype's users can live with: indices stay within what the buffer holds, or 0 and
+/// 1, and offsets, which are i64 that ascend from 0, keep their ends and their order.
 template <class T>
 void change(T* values, std::int64_t count, int how) {
   if constexpr (std::is_floating_point_v<T>) {
     constexpr T factors[] = {T(0.5), T(-1.5), T(1024)}, offsets[] = {T(0.25), T(0.75), T(3)};
     for (std::int64_t i = 0; i < count; ++i) values[i] = values[i] * factors[how] + offsets[how];
+  } else if (std::is_same_v<T, std::int64_t> && values[0] == 0 && values[count - 1] > 0 &&
+             std::is_sorted(values, values + count)) {
+    for (std::int64_t i = 1; i + 1 < count; ++i) values[i] = how == 0 ? values[0] : values[count - 1];
   } else {
     if (how == 0) std::rotate(values, values + (count > 1 ? 1 : 0), values + count);
     if (how > 0) std::fill_n(values, count, static_cast<T>(how - 1));

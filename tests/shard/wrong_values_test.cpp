@@ -35,7 +35,7 @@ Tensor ids(Context& context, const Shape& shape, std::int32_t id) {
   return Tensor::from_host(context, shape, std::vector<std::int32_t>(static_cast<std::size_t>(shape.numel()), id));
 }
 
-std::vector<Case> of_tensors() {
+std::vector<Case> of_shapes() {
   return {{"elements beyond counting",
            {"(4294967296, 4294967296)"},
            [](Context& c) {
@@ -66,12 +66,13 @@ std::vector<Case> of_tensors() {
            [](Context& c) {
              gather(floats(c, {5, 2}), 0, ids(c, {1, 2}, 50)).to_host();
            }},
-          {"halves of an odd row",
-           {"op swiglu", "(2, 3)"},
-           [](Context& c) {
+          {"halves of an odd row", {"op swiglu", "(2, 3)"}, [](Context& c) {
              swiglu(floats(c, {2, 3}));
-           }},
-          {"a gradient of an output",
+           }}};
+}
+
+std::vector<Case> of_gradients_and_devices() {
+  return {{"a gradient of an output",
            {"set_requires_grad()", "detach()"},
            [](Context& c) {
              Tensor x = floats(c, {4});
@@ -174,7 +175,7 @@ std::vector<Case> of_options() {
 }  // namespace
 
 TEST_CASE("a value that a call cannot take is a UsageError that names both") {
-  for (const auto& cases : {of_tensors(), of_modules(), of_options()}) {
+  for (const auto& cases : {of_shapes(), of_gradients_and_devices(), of_modules(), of_options()}) {
     for (const Case& one : cases) {
       INFO(one.name);
       const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
