@@ -58,24 +58,19 @@ Request find_request(std::vector<std::string> arguments, Invocation by) {
   return {&all.front(), std::move(arguments), std::move(by)};
 }
 
-/// "--export": how messages that know of no command call it.
-std::string_view called(const Command& command) {
-  return command.aliases.empty() ? command.name : command.aliases.front();
-}
-
 bool takes(const Command& command, const std::string& option, const Invocation& by) {
   CLI::App app;
   const Command::Action act = command.add(app, by);
   return app.get_option_no_throw(option) != nullptr;
 }
 
-/// Names of the commands that take this option, "--tokenize, --report or --fit"; empty: none does.
+/// Names of the commands that take this option, "tokenize, report or fit"; empty: none does.
 std::string owners_of(const std::string& option, Invocation by) {
   std::vector<std::string_view> names;
+  by.is_alias = false;
   for (const Command& command : commands()) {
-    by.is_alias = !command.aliases.empty();
-    by.name = called(command);
-    if (takes(command, option, by)) names.push_back(called(command));
+    by.name = command.name;
+    if (takes(command, option, by)) names.push_back(command.name);
   }
   if (names.size() < 2) return names.empty() ? "" : std::string(names.front());
   const std::string_view last = names.back();
@@ -106,7 +101,7 @@ std::optional<Error> unexpected(const CLI::App& app, const Invocation& by) {
                  "leave one of them out");
   const std::string owners = owners_of(option, by);
   return refuse(owners.empty() ? fmt::format("The following argument was not expected: {}", option)
-                               : fmt::format("{} without {}", option, owners));
+                               : fmt::format("{} is an option of train {}", option, owners));
 }
 
 /// Commands, a line each.

@@ -61,10 +61,10 @@ def refusals(train):
     """What a command does not take is refused in one line, which names both."""
     problems = []
     with Folder(train) as folder:
-        for words, says in ((["evaluate"], "RUN is required"), (["evaluate", "out", "--top-k", "3"], "--top-k without"), (["export", "out"], "DIR is required"),
-                            (["plan", folder.config, "--logits", "l"], "--logits without --evaluate"), (["report", "out", "--resume", "latest"], "--resume"),
+        for words, says in ((["evaluate"], "RUN is required"), (["evaluate", "out", "--top-k", "3"], "--top-k is an option of train sample"), (["export", "out"], "DIR is required"),
+                            (["plan", folder.config, "--logits", "l"], "--logits is an option of train evaluate"), (["report", "out", "--resume", "latest"], "--resume"),
                             (["sample", "out", "a.txt"], "the argument a.txt was not expected"), (["verify"], "RUN is required"),
-                            ([folder.config, "--ranks", "3"], "--ranks without"), ([folder.config, "--stepz"], "--stepz"), (["keys", "nothing"], "no key matches"),
+                            ([folder.config, "--ranks", "3"], "--ranks is an option of train fit or plan"), ([folder.config, "--stepz"], "--stepz"), (["keys", "nothing"], "no key matches"),
                             (["run"], "no configuration file"), (["--evaluate", "out", "--verify", "out"], "--evaluate and --verify do not go together")):
             result = harness.run([train, *words], LIMIT_S, cwd=folder.path)
             last = result.last_error_line()

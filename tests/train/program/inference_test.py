@@ -207,8 +207,8 @@ def folder_cases(train, report):
 def sample_refusals(train, folder, out, report):
     for name, arguments, code, says in (
         ("a sample of no run", ["--sample", "gone"], CHECKPOINT, ["no such folder", "gone"]),
-        ("a prompt and no sample", ["tiny.toml", "--prompt", "x"], USAGE, ["--prompt without --sample"]),
-        ("ids to print and no sample", ["--evaluate", out, "--print-ids"], USAGE, ["--print-ids without --sample"]),
+        ("a prompt and no sample", ["tiny.toml", "--prompt", "x"], USAGE, ["--prompt is an option of train sample"]),
+        ("ids to print and no sample", ["--evaluate", out, "--print-ids"], USAGE, ["--print-ids is an option of train sample"]),
         ("a sample and an evaluation", ["--evaluate", out, "--sample", out], USAGE, ["--evaluate and --sample"]),
         ("two prompts", ["--sample", out, "--prompt", "x", "--prompt-ids", "1"], USAGE, ["--prompt and --prompt-ids"]),
         ("ids that are none", ["--sample", out, "--prompt-ids", "1,,2"], USAGE, ["--prompt-ids"]),
@@ -257,7 +257,7 @@ def evaluate_refusals(train, folder, out, report):
         ("a file of another kind", ["--evaluate", out, "ids.npy"], DATASET, ["ids.npy"]),
         ("logits over a file", ["--evaluate", out, "val.txt", "--logits", "there.bin"], CANNOT_CREATE, ["there.bin", "exists"]),
         ("logits in no folder", ["--evaluate", out, "val.txt", "--logits", "gone/l.bin"], CANNOT_CREATE, ["gone/l.bin"]),
-        ("logits of nothing", ["tiny.toml", "--logits", "l.bin"], USAGE, ["--logits without --evaluate"]),
+        ("logits of nothing", ["tiny.toml", "--logits", "l.bin"], USAGE, ["--logits is an option of train evaluate"]),
         ("evaluate and resume", ["--evaluate", out, "--resume", "latest"], USAGE, ["--resume"]),
         ("evaluate and a dry run", ["--evaluate", out, "--dry-run"], USAGE, ["--dry-run"]),
         ("another model", ["--evaluate", step, "val.txt", "--set", "model.layers=3"], CHECKPOINT, ["another model"]),
