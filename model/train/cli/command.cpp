@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <sstream>
 
@@ -10,6 +11,7 @@
 #include "model/train/cli/commands.h"
 #include "model/train/cli/rank_work.h"
 #include "model/train/rank/program.h"
+#include "runtime/base/name_pattern.h"
 #include "runtime/base/standard_streams.h"
 
 namespace zs {
@@ -84,6 +86,20 @@ bool is_alias(const std::string& option) {
   });
 }
 
+/// Error of a first word that is no file, and nearly a command's name.
+std::optional<Error> misspelled(const std::vector<std::string>& arguments) {
+  constexpr std::size_t kNear = 2;
+  if (arguments.empty() || arguments.front().find_first_of("./-") != std::string::npos) return std::nullopt;
+  const std::string& word = arguments.front();
+  std::error_code failed;
+  if (std::filesystem::exists(word, failed)) return std::nullopt;
+  for (const Command& command : commands())
+    if (edit_distance(word, command.name) <= kNear)
+      return Error(ExitCode::usage, fmt::format("there is no command \"{}\"", word), "command line",
+                   fmt::format("did you mean {}?", command.name));
+  return std::nullopt;
+}
+
 /// Error of arguments that the command does not take.
 std::optional<Error> unexpected(const CLI::App& app, const Invocation& by) {
   const std::vector<std::string> extras = app.remaining();
@@ -133,6 +149,8 @@ int run_command_line(int argc, char** argv, Invocation by) {
   if (is_run) app.footer(list_commands());
   const Command::Action act = command.add(app, request.by);
   std::optional<Error> problem;
+  if (request.by.name.empty()) problem = misspelled(request.arguments);
+  if (problem) return refuse_on_ranks(*problem);
   try {
     std::reverse(request.arguments.begin(), request.arguments.end());  // as CLI11 takes a vector
     app.parse(request.arguments);

@@ -103,7 +103,8 @@ void add_start_options(CLI::App& app, RunOptions& options) {
 
 TrainJob train_job(const RunOptions& options, const Invocation& by) {
   if (options.config_path.empty())
-    throw Error(ExitCode::usage, "no configuration file", "command line", "give one: train CONFIG.toml");
+    throw Error(ExitCode::usage, "no configuration file", "command line",
+                fmt::format("give one: train {}CONFIG.toml", by.name.empty() || by.is_alias ? "" : by.name + " "));
   TrainJob job;
   job.config_path = expand_path(options.config_path);
   job.resume = expand_path(options.resume);

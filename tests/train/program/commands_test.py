@@ -65,7 +65,8 @@ def refusals(train):
                             (["plan", folder.config, "--logits", "l"], "--logits is an option of train evaluate"), (["report", "out", "--resume", "latest"], "--resume"),
                             (["sample", "out", "a.txt"], "the argument a.txt was not expected"), (["verify"], "RUN is required"),
                             ([folder.config, "--ranks", "3"], "--ranks is an option of train fit or plan"), ([folder.config, "--stepz"], "--stepz"), (["keys", "nothing"], "no key matches"),
-                            (["run"], "no configuration file"), (["--evaluate", "out", "--verify", "out"], "--evaluate and --verify do not go together")):
+                            (["run"], "no configuration file"), (["plan"], "train plan CONFIG.toml"),
+                            (["evalute", "out"], 'there is no command "evalute" (command line): did you mean evaluate?'), (["--evaluate", "out", "--verify", "out"], "--evaluate and --verify do not go together")):
             result = harness.run([train, *words], LIMIT_S, cwd=folder.path)
             last = result.last_error_line()
             problems += [] if result.code == USAGE and says in last and result.out == "" else [f"{words}: expected {says!r}: {result}"]
