@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/reader_limits.h"
+#include "runtime/base/usage_error.h"
 
 namespace zs {
 namespace {
