@@ -201,6 +201,19 @@ TEST_CASE("a chat that is no conversation for the template is refused with a lin
   CHECK_THROWS_WITH(open_chat_template(empty.path(), ""), Catch::Contains("the folder has no chat template"));
 }
 
+TEST_CASE("a token that is the assistant's in part is trained on, as transformers' mask has it") {
+  const TempDir dir;
+  dir.write("tokenizer.json", R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}})");
+  const auto tokenizer = open_tokenizer(dir / "tokenizer.json");
+  const ChatTemplate chat(
+      {{"default", "{% for m in messages %}a{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"}}, {},
+      "here");
+  const Trained made =
+      trained(R"({"messages": [{"role": "assistant", "content": "ba"}]})", chat, *tokenizer, TrainOn::assistant);
+  CHECK(made.ids == std::vector<std::int32_t>{2, 0});
+  CHECK(made.mask == "11");
+}
+
 TEST_CASE("of a chat the assistant's turns are trained on, or the last, or everything") {
   const ChatTemplate chat({{"default",
                             "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"
