@@ -1,14 +1,15 @@
 // Text of what was found: the table, and the file of the chosen setting.
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 
 #include "model/data/output_file.h"
 #include "model/train/plan/fit.h"
+#include "runtime/base/file.h"
 #include "runtime/base/random.h"
+#include "runtime/base/reader_limits.h"
 #include "runtime/base/units.h"
 
 namespace zs {
@@ -36,11 +37,13 @@ std::string mark_of(const std::string& about, std::string_view content) {
 }
 
 bool is_own(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string line;
-  if (!std::getline(file, line) || !line.starts_with(kMark)) return false;
-  const std::string content{std::istreambuf_iterator<char>(file), {}};
-  return line.ends_with(fmt::format("{:016x}", hash_name(content)));
+  const File file = File::open(path, O_RDONLY | O_NOFOLLOW);
+  if (!file.is_regular() || file.bytes() > static_cast<std::int64_t>(ReaderLimits::kTomlBytes)) return false;
+  std::string text(static_cast<std::size_t>(file.bytes()), '\0');
+  text.resize(file.read_at(0, text.data(), text.size()).bytes);
+  const std::size_t end = text.find('\n');
+  if (!text.starts_with(kMark) || end == text.npos) return false;
+  return std::string_view(text).substr(0, end).ends_with(fmt::format("{:016x}", hash_name(text.substr(end + 1))));
 }
 
 }  // namespace

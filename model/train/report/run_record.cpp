@@ -1,7 +1,6 @@
 #include "model/train/report/run_record.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,9 +13,9 @@
 
 #include "model/json/strict_json.h"
 #include "model/train/config/config.h"
-#include "model/train/run_dir/open_file.h"
 #include "model/train/run_dir/run_mark.h"
 #include "runtime/base/check.h"
+#include "runtime/base/file.h"
 #include "runtime/base/reader_limits.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
 
@@ -90,35 +89,25 @@ Error unreadable(const std::string& path, const std::string& why) {
 /// A file of a run that others may have changed: no link, no pipe, no device, and never waited for. Error(dataset).
 class RunFile {
  public:
-  explicit RunFile(const std::string& path) : path_(path), descriptor_(open_there(path, O_RDONLY)) {
-    const int error = errno;
-    if (descriptor_ < 0 && error != ELOOP) throw unreadable(path_, system_reason(error));
-    if (descriptor_ >= 0 && is_regular(descriptor_)) return;
-    if (descriptor_ >= 0) ::close(descriptor_);
-    throw unreadable(path_, "it is no regular file");
+  explicit RunFile(const std::string& path) : path_(path), file_(File::open(path, O_RDONLY | O_NOFOLLOW)) {
+    if (!file_.is_open() && file_.error() != ELOOP) throw unreadable(path_, system_reason(file_.error()));
+    if (!file_.is_regular()) throw unreadable(path_, "it is no regular file");
   }
-  ~RunFile() { ::close(descriptor_); }
-  RunFile(const RunFile&) = delete;
-  RunFile& operator=(const RunFile&) = delete;
 
   /// At most `most` bytes, from where the last ended; less at the file's end.
   std::string read(std::size_t most) {
     std::string text(most, '\0');
-    std::size_t done = 0;
-    while (done < most) {
-      const ssize_t count = ::read(descriptor_, text.data() + done, most - done);
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) throw unreadable(path_, system_reason(errno));
-      if (count == 0) break;
-      done += static_cast<std::size_t>(count);
-    }
-    text.resize(done);
+    const auto [bytes, error] = file_.read_at(offset_, text.data(), most);
+    if (error != 0) throw unreadable(path_, system_reason(error));
+    offset_ += static_cast<std::int64_t>(bytes);
+    text.resize(bytes);
     return text;
   }
 
  private:
   std::string path_;
-  int descriptor_;
+  File file_;
+  std::int64_t offset_ = 0;
 };
 
 /// Calls `each` with every line that has an end; null: one that is longer than a log's.

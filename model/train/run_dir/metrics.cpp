@@ -12,7 +12,6 @@
 #include <string_view>
 
 #include "model/json/strict_json.h"
-#include "model/train/run_dir/open_file.h"
 #include "runtime/base/check.h"
 #include "runtime/base/reader_limits.h"
 #include "runtime/base/units.h"
