@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <utility>
+
+#include "runtime/tensor/autograd.h"
 
 namespace zs {
 namespace {
@@ -12,6 +15,24 @@ void for_each_module(Module& module, const std::function<void(Module&)>& visit) 
   for (Module* child : module.children()) for_each_module(*child, visit);
 }
 
+/// The loss and the routers', whose gradients have been recorded already.
+Tensor with_routers(const Tensor& loss, const std::shared_ptr<RouterLosses>& routers, const LossOptions& options) {
+  Context& context = loss.context();
+  for (const Tensor& value : std::exchange(routers->values, {}))
+    context.launch({"add_router_loss", {loss.buffer(), value.buffer()}, {loss.buffer()}},
+                   [&kernels = context.kernels(), out = loss.buffer(), in = value.buffer()](ExecContext& exec) {
+                     kernels.accumulate(exec, out, in);
+                   });
+  if (options.seed) {  // and no op may be between this loss and its backward
+    routers->seed = Tensor::from_host(context, {}, std::vector{*options.seed});
+    return loss;
+  }
+  return on_gradient(loss, [routers](const Tensor& grad) {
+    routers->seed = grad;
+    return Tensor{};
+  });
+}
+
 }  // namespace
 
 Tensor LanguageModel::loss(const Tensor& ids, const Tensor& targets, const LossOptions& options,
@@ -19,9 +40,11 @@ Tensor LanguageModel::loss(const Tensor& ids, const Tensor& targets, const LossO
   const ForwardScope scope = enter();
   documents_ = documents;
   const std::unique_ptr<Documents, void (*)(Documents*)> guard(&documents_, [](Documents* own) { *own = {}; });
+  const auto routers = collect_router_losses(ids.context());
   const Tensor x = hidden(ids);
   const ForwardScope of_head = head_module().enter();
-  return lm_head_loss(head_module().input(x), head(), targets, vocab_, options);
+  const Tensor loss = lm_head_loss(head_module().input(x), head(), targets, vocab_, options);
+  return routers ? with_routers(loss, routers, options) : loss;
 }
 
 Tensor LanguageModel::loss_and_logits(const Tensor& ids, const Tensor& targets, std::int64_t chunk,
@@ -36,6 +59,18 @@ Tensor LanguageModel::loss_and_logits(const Tensor& ids, const Tensor& targets, 
   for (std::int64_t first = 0; first < tokens; first += rows)
     use(first, lm_head_logits(flat.rows(first, std::min(rows, tokens - first)), head()));
   return lm_head_loss(x, head(), targets, vocab_, {.seed = {}, .chunk = chunk});
+}
+
+std::shared_ptr<RouterLosses> LanguageModel::collect_router_losses(Context& context) {
+  std::shared_ptr<RouterLosses> losses;
+  for_each_module(*this, [&](Module& module) {
+    auto* const router = dynamic_cast<Router*>(&module);
+    if (router == nullptr) return;
+    if (losses == nullptr && router->has_losses() && context.is_grad_enabled())
+      losses = std::make_shared<RouterLosses>();
+    router->collect(losses);
+  });
+  return losses;
 }
 
 void LanguageModel::use_cache(KvCache* cache) {

@@ -17,7 +17,8 @@ constexpr std::int64_t padded_vocab(std::int64_t vocab) { return (vocab + 127) /
 class LanguageModel : public Module {
  public:
   /// Scalar f32: mean cross entropy over the (B, T) tokens, in nats. ids and targets are i32. `options` as in
-  /// lm_head_loss. Tokens see nothing of other documents than their own, and positions begin anew with each.
+  /// lm_head_loss. Tokens see nothing of other documents than their own, and positions begin anew with each. Where the
+  /// forward is recorded, routers' losses are added, which do not go by targets.
   Tensor loss(const Tensor& ids, const Tensor& targets, const LossOptions& options = {},
               const Documents& documents = {});
   /// Loss without gradient; before that `use` gets the logits of the N tokens, chunk by chunk: (rows, V') f32 from
@@ -55,6 +56,8 @@ class LanguageModel : public Module {
   virtual Module& head_module() = 0;
 
   void use_cache(KvCache* cache);
+  /// Lets the routers collect theirs; null where none has any, or nothing is recorded.
+  std::shared_ptr<RouterLosses> collect_router_losses(Context& context);
 
   std::int64_t vocab_;
   KvCache* cache_ = nullptr;

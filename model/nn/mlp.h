@@ -1,11 +1,20 @@
 #pragma once
 
+#include "model/nn/feed_forward.h"
 #include "model/nn/linear.h"
 
 namespace zs {
 
-/// Activation of an MLP's hidden elements. swiglu: silu of half of them times the other half (Shazeer 2020).
-enum class Activation : std::uint8_t { gelu_tanh, gelu_erf, relu, swiglu };
+/// Activation of an MLP's hidden elements. swiglu: silu of half of them times the other half (Shazeer 2020);
+/// clamped_swiglu: gpt-oss's (OpenAI 2025), g sigmoid(1.702 g) (u + 1) with g at most 7 and u within 7 of 0.
+enum class Activation : std::uint8_t { gelu_tanh, gelu_erf, relu, swiglu, clamped_swiglu };
+
+/// True if the activation takes two elements, a gate's and another, for each that it gives.
+constexpr bool is_gated(Activation activation) {
+  return activation == Activation::swiglu || activation == Activation::clamped_swiglu;
+}
+/// (..., 2 F) -> (..., F): a gated activation of the gates, which come first, and the others.
+Tensor gated(const Tensor& x, Activation activation);
 
 /// Options of Mlp.
 struct MlpOptions {
@@ -15,21 +24,19 @@ struct MlpOptions {
   Init down_init = {.normal_std = kWeightDeviation};
 };
 
-/// Two products with an activation in between: "up", or, with swiglu, "gate_up" of twice the hidden size, the gate's
-/// rows first; "down".
-class Mlp : public Layer<Mlp> {
+/// Two products with an activation in between: "up", or, where that is gated, "gate_up" of twice the hidden size, the
+/// gate's rows first; "down".
+class Mlp : public Layer<Mlp, FeedForward> {
  public:
   Mlp(std::string path, const MlpOptions& options);
 
   /// (..., C) -> (..., C)
-  Tensor forward(const Tensor& x) { return down_proj(up_proj(x)); }
-  /// The two halves of forward, for who recomputes the first: (..., C) -> (..., hidden) -> (..., C).
-  Tensor up_proj(const Tensor& x);
-  Tensor down_proj(const Tensor& hidden);
+  Tensor forward(const Tensor& x) { return last(body(x)); }
+  /// (..., C) -> (..., hidden) -> (..., C)
+  Tensor body(const Tensor& x) override;
+  Tensor last(const Tensor& hidden) override;
 
  private:
-  bool is_gated() const { return activation_ == Activation::swiglu; }
-
   Activation activation_;
   Linear &up_, &down_;
 };

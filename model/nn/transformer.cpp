@@ -10,6 +10,7 @@ constexpr float kPositionDeviation = 0.01f;
 BlockOptions with_residual_init(BlockOptions block, std::int64_t layers) {
   const Init init{.normal_std = kWeightDeviation / std::sqrt(2.0f * static_cast<float>(layers))};
   block.attention.out_init = block.mlp.down_init = init;
+  if (block.mixture) block.mixture->experts.down_init = init;
   return block;
 }
 
@@ -34,11 +35,17 @@ Transformer::Transformer(const TransformerOptions& options)
   token_embedding_.weight().set_matrix_rows({options.vocab});
   if (head_ != nullptr) head_->weight().set_matrix_rows({options.vocab});
   const BlockOptions block = with_residual_init(options.block, options.layers);
-  for (std::int64_t i = 0; i < options.layers; ++i) blocks_.add(block);
+  for (std::int64_t i = 0; i < options.layers; ++i) {
+    BlockOptions own = block;
+    if (options.of_layer) options.of_layer(i, own);
+    blocks_.add(own);
+  }
 }
 
 std::int64_t Transformer::working_parameter_count() const {
-  return parameter_count() - (head_ != nullptr ? token_embedding_.weight().numel() : 0);
+  std::int64_t count = parameter_count() - (head_ != nullptr ? token_embedding_.weight().numel() : 0);
+  for (const TransformerBlock* block : blocks_) count -= block->idle_parameter_count();
+  return count;
 }
 
 Tensor Transformer::hidden(const Tensor& ids) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+
 #include "model/nn/embedding.h"
 #include "model/nn/language_model.h"
 #include "model/nn/module_list.h"
@@ -9,10 +11,12 @@ namespace zs {
 /// Options of Transformer.
 struct TransformerOptions {
   std::int64_t vocab = 0, layers = 0;
-  std::int64_t positions = 0;   ///< rows of learned positions, which are added to the tokens' embedding; 0: none
-  bool is_tied = true;          ///< the head is the token embedding
-  std::int64_t padding = -1;    ///< padding id of the token embedding: see Embedding
-  BlockOptions block;           ///< its sizes are the model's
+  std::int64_t positions = 0;  ///< rows of learned positions, which are added to the tokens' embedding; 0: none
+  bool is_tied = true;         ///< the head is the token embedding
+  std::int64_t padding = -1;   ///< padding id of the token embedding: see Embedding
+  BlockOptions block;          ///< its sizes are the model's
+  /// Changes what layers have of their own; none: all are alike.
+  std::function<void(std::int64_t layer, BlockOptions& block)> of_layer = {};
   float embedding_dropout = 0;  ///< share of the embeddings' sum that is dropped, in training
 };
 

@@ -1,15 +1,28 @@
 #include "model/nn/transformer_block.h"
 
 namespace zs {
+namespace {
+
+std::unique_ptr<FeedForward> make_feed_forward(std::string path, const BlockOptions& options) {
+  if (options.mixture) return std::make_unique<Mixture>(std::move(path), *options.mixture);
+  return std::make_unique<Mlp>(std::move(path), options.mlp);
+}
+
+}  // namespace
 
 TransformerBlock::TransformerBlock(std::string path, const BlockOptions& options)
     : Layer(std::move(path)),
       norm1_(own_child(make_norm(options.norm, path_of("norm1"), options.attention.width, options.norm_eps))),
       attention_(make_child<Attention>("attention", options.attention)),
       norm2_(own_child(make_norm(options.norm, path_of("norm2"), options.attention.width, options.norm_eps))),
-      mlp_(make_child<Mlp>("mlp", options.mlp)),
+      mlp_(own_child(make_feed_forward(path_of("mlp"), options))),
       attention_dropout_(make_child<Dropout>("attention_dropout", options.residual_dropout)),
       mlp_dropout_(make_child<Dropout>("mlp_dropout", options.residual_dropout)) {}
+
+std::int64_t TransformerBlock::idle_parameter_count() const {
+  const auto* const mixture = dynamic_cast<const Mixture*>(&mlp_);
+  return mixture != nullptr ? mixture->idle_parameter_count() : 0;
+}
 
 LoraAdapters& TransformerBlock::make_adapters() { return *(adapters_ = &make_child<LoraAdapters>("lora")); }
 
@@ -35,11 +48,11 @@ Tensor TransformerBlock::forward(const Tensor& x, const Documents& documents) {
   const ForwardScope adapters = adapters_ != nullptr ? adapters_->unsharded() : ForwardScope(nullptr, 0);
   const auto up_to_hidden = [this, documents](const std::vector<Tensor>& in) {
     const auto [sum, normalized] = norm2_.forward_sum(in[0], attention_dropout_(attention(in[0], documents)));
-    return std::vector{sum, mlp_.up_proj(normalized)};
+    return std::vector{sum, mlp_.body(normalized)};
   };
   // Values that stay f32 between the parts of a block are f32 from its beginning.
   return run(Recompute::block, output(x), up_to_hidden,
-             [this](const auto& in) { return add(in[0], mlp_dropout_(mlp_.down_proj(in[1]))); });
+             [this](const auto& in) { return add(in[0], mlp_dropout_(mlp_.last(in[1]))); });
 }
 
 }  // namespace zs

@@ -1,9 +1,10 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "model/nn/attention.h"
-#include "model/nn/mlp.h"
+#include "model/nn/experts.h"
 #include "model/nn/norm.h"
 #include "runtime/tensor/recompute.h"
 
@@ -24,7 +25,8 @@ struct BlockOptions {
   float norm_eps = 1e-5f;
   AttentionOptions attention;
   MlpOptions mlp;
-  /// Share that is dropped of what attention and the MLP add to the residual stream, in training
+  std::optional<MixtureOptions> mixture = {};  ///< instead of the MLP
+  /// Share that is dropped of what attention and the feed-forward part add to the residual stream, in training
   float residual_dropout = 0;
 };
 
@@ -39,6 +41,8 @@ class TransformerBlock : public Layer<TransformerBlock> {
   void set_recompute(Recompute recompute) { recompute_ = recompute; }
   /// Sets the keeper, which has the block's input until backward where all of the block is recomputed; null: it stays.
   void set_input_keeper(InputKeeper* keeper) { keeper_ = keeper; }
+  /// Number of elements of parameters that a token does not meet: of experts that it has not chosen.
+  std::int64_t idle_parameter_count() const;
   /// Makes the place for adapters of the block's products. Called once, before the model is sharded.
   LoraAdapters& make_adapters();
 
@@ -50,7 +54,7 @@ class TransformerBlock : public Layer<TransformerBlock> {
   Norm& norm1_;
   Attention& attention_;
   Norm& norm2_;
-  Mlp& mlp_;
+  FeedForward& mlp_;
   Dropout &attention_dropout_, &mlp_dropout_;
   LoraAdapters* adapters_ = nullptr;  // null: none
   Recompute recompute_ = Recompute::none;

@@ -9,6 +9,7 @@
 #include "model/nn/conv.h"
 #include "model/nn/dropout.h"
 #include "model/nn/embedding.h"
+#include "model/nn/experts.h"
 #include "model/nn/kv_cache.h"
 #include "model/nn/linear.h"
 #include "model/nn/mlp.h"

@@ -7,6 +7,7 @@
 
 #include "runtime/tensor/arithmetic.h"
 #include "runtime/tensor/documents.h"
+#include "runtime/tensor/experts.h"
 #include "runtime/tensor/layout.h"
 #include "runtime/tensor/ops.h"
 #include "runtime/tensor/recompute.h"

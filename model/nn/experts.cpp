@@ -1,0 +1,105 @@
+#include "model/nn/experts.h"
+
+#include "runtime/base/usage_error.h"
+
+namespace zs {
+namespace {
+
+/// (N, E) f32: what a router takes for the probability of each expert, adding up to 1.
+Tensor probabilities(const Tensor& logits, RouterScores scores) {
+  if (scores == RouterScores::softmax) return softmax(logits);
+  const Tensor each = sigmoid(logits);
+  return each / sum(each, {-1}, true);
+}
+
+/// Scalar: the mean of the squared log-sum-exp of each row.
+Tensor squared_log_sums(const Tensor& logits) {
+  const Tensor largest = max(logits.detach(), {-1}, true);
+  const Tensor sums = log(sum(exp(logits - largest), {-1}, true)) + largest;
+  return mean(sums * sums);
+}
+
+}  // namespace
+
+Router::Router(std::string path, const RouterOptions& options)
+    : Layer(std::move(path)),
+      options_(options),
+      weight_(add_parameter("weight", {options.experts, options.width}, {.normal_std = kWeightDeviation}, true)),
+      bias_(options.has_bias ? &add_parameter("bias", {options.experts}, {}, false) : nullptr) {
+  if (options.route.chosen < 1 || options.route.chosen > options.experts)
+    throw UsageError(
+        fmt::format("router \"{}\" chooses {} of {} experts", this->path(), options.route.chosen, options.experts),
+        "let it choose at least one, and at most as many as there are");
+}
+
+Routing Router::forward(const Tensor& x) {
+  const Tensor logits = router_logits(input(x), weight_, bias_);
+  Routing routing = route(logits, options_.route);
+  if (losses_ == nullptr || !has_losses()) return routing;
+  const Tensor own = loss(logits, routing);
+  if (!x.context().mode().runs_again) losses_->values.push_back(own.detach());
+  routing.weights = with_loss(routing.weights, own, [losses = losses_] { return losses->seed; });
+  return routing;
+}
+
+Tensor Router::loss(const Tensor& logits, const Routing& routing) {
+  if (options_.balance_loss == 0) return squared_log_sums(logits) * options_.z_loss;
+  if (!logits.context().mode().runs_again) shares_ = mean_over_ranks(routing.shares);
+  const Tensor met = mean(probabilities(logits, options_.route.scores), {0}) * shares_;
+  const Tensor balance = sum(met) * (options_.balance_loss * static_cast<float>(options_.experts));
+  return options_.z_loss == 0 ? balance : balance + squared_log_sums(logits) * options_.z_loss;
+}
+
+Experts::Experts(std::string path, const ExpertsOptions& options)
+    : Layer(std::move(path)),
+      options_(options),
+      gate_up_(add_parameter("gate_up", {options.experts * 2 * options.hidden, options.width},
+                             {.normal_std = kWeightDeviation}, true)),
+      down_(add_parameter("down", {options.experts * options.width, options.hidden}, options.down_init, true)),
+      gate_up_bias_(options.has_bias ? &add_parameter("gate_up_bias", {options.experts * 2 * options.hidden}, {}, false)
+                                     : nullptr),
+      down_bias_(options.has_bias ? &add_parameter("down_bias", {options.experts * options.width}, {}, false)
+                                  : nullptr) {
+  const auto count = static_cast<std::size_t>(options.experts);
+  gate_up_.set_matrix_rows(std::vector(2 * count, options.hidden));
+  down_.set_matrix_rows(std::vector(count, options.width));
+}
+
+Tensor Experts::forward(const Tensor& x, const Routing& routing) {
+  const Tensor rows = gather_tokens(input(x), routing);
+  const Tensor hidden = gated(grouped_linear(rows, gate_up_, gate_up_bias_, routing), options_.activation);
+  return output(combine_tokens(grouped_linear(hidden, down_, down_bias_, routing), routing));
+}
+
+Mixture::Mixture(std::string path, const MixtureOptions& options)
+    : Layer(std::move(path)),
+      router_(make_child<Router>("router", options.router)),
+      experts_(make_child<Experts>("experts", options.experts)),
+      shared_(options.shared_hidden > 0
+                  ? &make_child<Mlp>("shared", MlpOptions{.width = options.experts.width,
+                                                          .hidden = options.shared_hidden,
+                                                          .activation = options.experts.activation,
+                                                          .has_bias = options.experts.has_bias,
+                                                          .down_init = options.experts.down_init})
+                  : nullptr),
+      shared_gate_(options.has_shared_gate && shared_ != nullptr
+                       ? &make_child<Linear>("shared_gate", options.experts.width, 1, LinearOptions{.has_bias = false})
+                       : nullptr) {}
+
+Tensor Mixture::body(const Tensor& x) {
+  const ForwardScope scope = enter();
+  const Tensor tokens = x.reshape({x.numel() / x.shape()[-1], x.shape()[-1]});
+  const Tensor chosen = experts_(tokens, router_(tokens)).reshape(x.shape());
+  if (shared_ == nullptr) return output(chosen);
+  const Tensor shared = (*shared_)(x);
+  return output(chosen + (shared_gate_ != nullptr ? shared * sigmoid((*shared_gate_)(x)) : shared));
+}
+
+std::int64_t Mixture::idle_parameter_count() const {
+  std::int64_t count = 0;
+  for (const auto& parameter : experts_.own_parameters()) count += parameter->numel();
+  const RouterOptions& options = router_.options();
+  return count / options.experts * (options.experts - options.route.chosen);
+}
+
+}  // namespace zs

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "model/nn/mlp.h"
+#include "runtime/tensor/experts.h"
+
+namespace zs {
+
+/// Losses of a model's routers in one forward, which LanguageModel::loss adds to its own.
+struct RouterLosses {
+  Tensor seed;                 ///< f32 scalar, d loss / d loss of the model's; there when backward begins
+  std::vector<Tensor> values;  ///< f32 scalars
+};
+
+/// Options of Router.
+struct RouterOptions {
+  std::int64_t width = 0, experts = 0;
+  RouteOptions route = {};
+  bool has_bias = false;
+  /// Coefficient of the balance loss (Fedus et al. 2021, Switch; Lepikhin et al. 2020), experts x the sum over experts
+  /// of the share of all rows that an expert has, times the mean of its probability: 1 where loads are even. 0: none,
+  /// and nothing is computed for it.
+  float balance_loss = 0;
+  /// Coefficient of the mean of the squared log-sum-exp of a token's logits (Zoph et al. 2022, ST-MoE). 0: none.
+  float z_loss = 0;
+};
+
+/// Chooses the experts of each token: "weight" (experts, C) and, of some, "bias" (experts), in f32 whatever the model's
+/// precision.
+class Router : public Layer<Router> {
+ public:
+  Router(std::string path, const RouterOptions& options);
+
+  const RouterOptions& options() const { return options_; }
+  /// (N, C) -> the choice. In training with losses its weights carry them.
+  Routing forward(const Tensor& x);
+  bool has_losses() const { return options_.balance_loss > 0 || options_.z_loss > 0; }
+  /// Sets where a forward's losses go; null: nothing is computed for them.
+  void collect(std::shared_ptr<RouterLosses> losses) { losses_ = std::move(losses); }
+
+ private:
+  Tensor loss(const Tensor& logits, const Routing& routing);
+
+  RouterOptions options_;
+  Parameter& weight_;
+  Parameter* bias_;  // null: none
+  std::shared_ptr<RouterLosses> losses_;
+  Tensor
+      shares_;  // shares of all ranks' rows in the last forward, which the second run of a recomputed one takes again
+};
+
+/// Options of Experts.
+struct ExpertsOptions {
+  std::int64_t width = 0, hidden = 0, experts = 0;
+  Activation activation = Activation::swiglu;  ///< a gated one
+  bool has_bias = false;
+  Init down_init = {.normal_std = kWeightDeviation};
+};
+
+/// Gated MLPs of one kind, as packed parameters, one expert's rows below the other's: "gate_up" (experts 2 hidden, C),
+/// of each expert the gate's rows first; "down" (experts C, hidden); and, of some, "gate_up_bias" and "down_bias". A
+/// unit of their own within the block's.
+class Experts : public Layer<Experts> {
+ public:
+  Experts(std::string path, const ExpertsOptions& options);
+
+  bool is_block() const override { return true; }
+  /// (N, C) -> (N, C): the sum of what each token's experts make of it, by their weights.
+  Tensor forward(const Tensor& x, const Routing& routing);
+
+ private:
+  ExpertsOptions options_;
+  Parameter &gate_up_, &down_;
+  Parameter *gate_up_bias_, *down_bias_;  // null: none
+};
+
+/// Options of Mixture.
+struct MixtureOptions {
+  RouterOptions router;
+  ExpertsOptions experts;
+  std::int64_t shared_hidden = 0;  ///< hidden size of an expert that every token has beside those chosen; 0: none
+  bool has_shared_gate = false;    ///< the shared expert's output is multiplied with a sigmoid of the token's own
+};
+
+/// A mixture of experts: "router", "experts" and, of some, "shared" and "shared_gate".
+class Mixture : public Layer<Mixture, FeedForward> {
+ public:
+  Mixture(std::string path, const MixtureOptions& options);
+
+  /// (..., C) -> (..., C)
+  Tensor forward(const Tensor& x) { return last(body(x)); }
+  Tensor body(const Tensor& x) override;
+  Tensor last(const Tensor& hidden) override { return hidden; }
+  /// Number of the experts' elements that a token does not meet.
+  std::int64_t idle_parameter_count() const;
+
+ private:
+  Router& router_;
+  Experts& experts_;
+  Mlp* shared_;          // null: none
+  Linear* shared_gate_;  // null: none
+};
+
+}  // namespace zs
