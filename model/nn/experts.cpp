@@ -35,19 +35,34 @@ Router::Router(std::string path, const RouterOptions& options)
 Routing Router::forward(const Tensor& x) {
   const Tensor logits = router_logits(input(x), weight_, bias_);
   Routing routing = route(logits, options_.route);
-  if (losses_ == nullptr || !has_losses()) return routing;
-  const Tensor own = loss(logits, routing);
-  if (!x.context().mode().runs_again) losses_->values.push_back(own.detach());
-  routing.weights = with_loss(routing.weights, own, [losses = losses_] { return losses->seed; });
+  if (pass_ == nullptr) return routing;
+  record(0, routing.shares);
+  if (!has_losses()) return routing;
+  routing.weights = with_loss(routing.weights, loss(logits, routing), [pass = pass_] { return pass->seed; });
   return routing;
 }
 
 Tensor Router::loss(const Tensor& logits, const Routing& routing) {
   if (options_.balance_loss == 0) return squared_log_sums(logits) * options_.z_loss;
-  if (!logits.context().mode().runs_again) shares_ = mean_over_ranks(routing.shares);
+  if (!logits.context().mode().runs_again) shares_ = is_deterministic() ? routing.shares : of_all_ranks(routing.shares);
   const Tensor met = mean(probabilities(logits, options_.route.scores), {0}) * shares_;
-  const Tensor balance = sum(met) * (options_.balance_loss * static_cast<float>(options_.experts));
-  return options_.z_loss == 0 ? balance : balance + squared_log_sums(logits) * options_.z_loss;
+  const Tensor balance = sum(met) * static_cast<float>(options_.experts);
+  record(options_.experts, balance);
+  const Tensor loss = balance * options_.balance_loss;
+  return options_.z_loss == 0 ? loss : loss + squared_log_sums(logits) * options_.z_loss;
+}
+
+Tensor Router::of_all_ranks(const Tensor& shares) const {
+  const Tensor mean = mean_over_ranks(pass_->counts ? shares : shares * 0.0f);
+  return mean / sum(mean, {0}, true);
+}
+
+void Router::record(std::int64_t first, const Tensor& values) const {
+  Context& context = values.context();
+  if (record_.elems == 0 || !pass_->counts || context.mode().runs_again) return;
+  const Buffer out = record_.slice(first, values.numel()), in = values.buffer();
+  context.launch({"record_experts", {in, out}, {out}},
+                 [&kernels = context.kernels(), out, in](ExecContext& exec) { kernels.accumulate(exec, out, in); });
 }
 
 Experts::Experts(std::string path, const ExpertsOptions& options)

@@ -8,10 +8,10 @@
 
 namespace zs {
 
-/// Losses of a model's routers in one forward, which LanguageModel::loss adds to its own.
-struct RouterLosses {
-  Tensor seed;                 ///< f32 scalar, d loss / d loss of the model's; there when backward begins
-  std::vector<Tensor> values;  ///< f32 scalars
+/// What a model's routers share in one forward that is trained on.
+struct RouterPass {
+  Tensor seed;         ///< f32 scalar, d loss / d loss of the model's; there when backward begins
+  bool counts = true;  ///< false: the tokens stand for none, and nothing is learnt from them
 };
 
 /// Options of Router.
@@ -20,8 +20,9 @@ struct RouterOptions {
   RouteOptions route = {};
   bool has_bias = false;
   /// Coefficient of the balance loss (Fedus et al. 2021, Switch; Lepikhin et al. 2020), experts x the sum over experts
-  /// of the share of all rows that an expert has, times the mean of its probability: 1 where loads are even. 0: none,
-  /// and nothing is computed for it.
+  /// of the share of all rows that an expert has, times the mean of its probability: 1 where loads are even. Rows are
+  /// those of all ranks' micro-batches, or, of a deterministic training, each micro-batch's own. 0: none, and nothing
+  /// is computed for it.
   float balance_loss = 0;
   /// Coefficient of the mean of the squared log-sum-exp of a token's logits (Zoph et al. 2022, ST-MoE). 0: none.
   float z_loss = 0;
@@ -37,18 +38,26 @@ class Router : public Layer<Router> {
   /// (N, C) -> the choice. In training with losses its weights carry them.
   Routing forward(const Tensor& x);
   bool has_losses() const { return options_.balance_loss > 0 || options_.z_loss > 0; }
-  /// Sets where a forward's losses go; null: nothing is computed for them.
-  void collect(std::shared_ptr<RouterLosses> losses) { losses_ = std::move(losses); }
+  /// Sets the pass that the forwards from here on, and their recomputations, belong to; null: they are not trained on.
+  void begin(std::shared_ptr<RouterPass> pass) { pass_ = std::move(pass); }
+  /// Number of elements of a record.
+  std::int64_t record_elems() const { return options_.experts + 1; }
+  /// Sets where each forward that is trained on, once, adds its shares of rows, expert by expert, and behind them its
+  /// balance loss without coefficient: f32 (record_elems), compute's. Empty: nowhere.
+  void record_into(const Buffer& record) { record_ = record; }
 
  private:
   Tensor loss(const Tensor& logits, const Routing& routing);
+  /// Shares of the rows of all ranks whose tokens count, which are as many on each.
+  Tensor of_all_ranks(const Tensor& shares) const;
+  void record(std::int64_t first, const Tensor& values) const;
 
   RouterOptions options_;
   Parameter& weight_;
   Parameter* bias_;  // null: none
-  std::shared_ptr<RouterLosses> losses_;
-  Tensor
-      shares_;  // shares of all ranks' rows in the last forward, which the second run of a recomputed one takes again
+  std::shared_ptr<RouterPass> pass_;
+  Tensor shares_;  // those of the last forward, which the second run of a recomputed one takes again
+  Buffer record_;
 };
 
 /// Options of Experts.

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
-#include <utility>
 
 #include "runtime/tensor/autograd.h"
 
@@ -15,20 +14,14 @@ void for_each_module(Module& module, const std::function<void(Module&)>& visit) 
   for (Module* child : module.children()) for_each_module(*child, visit);
 }
 
-/// The loss and the routers', whose gradients have been recorded already.
-Tensor with_routers(const Tensor& loss, const std::shared_ptr<RouterLosses>& routers, const LossOptions& options) {
-  Context& context = loss.context();
-  for (const Tensor& value : std::exchange(routers->values, {}))
-    context.launch({"add_router_loss", {loss.buffer(), value.buffer()}, {loss.buffer()}},
-                   [&kernels = context.kernels(), out = loss.buffer(), in = value.buffer()](ExecContext& exec) {
-                     kernels.accumulate(exec, out, in);
-                   });
+/// The loss, whose backward tells the routers what theirs are multiplied with.
+Tensor with_routers(const Tensor& loss, const std::shared_ptr<RouterPass>& pass, const LossOptions& options) {
   if (options.seed) {  // and no op may be between this loss and its backward
-    routers->seed = Tensor::from_host(context, {}, std::vector{*options.seed});
+    pass->seed = Tensor::from_host(loss.context(), {}, std::vector{*options.seed});
     return loss;
   }
-  return on_gradient(loss, [routers](const Tensor& grad) {
-    routers->seed = grad;
+  return on_gradient(loss, [pass](const Tensor& grad) {
+    pass->seed = grad;
     return Tensor{};
   });
 }
@@ -40,17 +33,18 @@ Tensor LanguageModel::loss(const Tensor& ids, const Tensor& targets, const LossO
   const ForwardScope scope = enter();
   documents_ = documents;
   const std::unique_ptr<Documents, void (*)(Documents*)> guard(&documents_, [](Documents* own) { *own = {}; });
-  const auto routers = collect_router_losses(ids.context());
+  const auto pass = begin_routers(ids.context(), options.seed != 0.0f);
   const Tensor x = hidden(ids);
   const ForwardScope of_head = head_module().enter();
   const Tensor loss = lm_head_loss(head_module().input(x), head(), targets, vocab_, options);
-  return routers ? with_routers(loss, routers, options) : loss;
+  return pass ? with_routers(loss, pass, options) : loss;
 }
 
 Tensor LanguageModel::loss_and_logits(const Tensor& ids, const Tensor& targets, std::int64_t chunk,
                                       const UseLogits& use) {
   const ForwardScope scope = enter();
   const NoGradGuard no_grad(ids.context());
+  begin_routers(ids.context());
   const Tensor last = hidden(ids);
   const ForwardScope of_head = head_module().enter();
   const Tensor x = head_module().input(last);
@@ -61,16 +55,23 @@ Tensor LanguageModel::loss_and_logits(const Tensor& ids, const Tensor& targets, 
   return lm_head_loss(x, head(), targets, vocab_, {.seed = {}, .chunk = chunk});
 }
 
-std::shared_ptr<RouterLosses> LanguageModel::collect_router_losses(Context& context) {
-  std::shared_ptr<RouterLosses> losses;
+std::shared_ptr<RouterPass> LanguageModel::begin_routers(Context& context, bool counts) {
+  std::shared_ptr<RouterPass> pass;
+  if (context.is_grad_enabled()) pass = std::make_shared<RouterPass>(RouterPass{.seed = {}, .counts = counts});
+  bool has_losses = false;
+  for (Router* router : routers()) {
+    router->begin(pass);
+    has_losses = has_losses || router->has_losses();
+  }
+  return has_losses ? pass : nullptr;
+}
+
+std::vector<Router*> LanguageModel::routers() {
+  std::vector<Router*> all;
   for_each_module(*this, [&](Module& module) {
-    auto* const router = dynamic_cast<Router*>(&module);
-    if (router == nullptr) return;
-    if (losses == nullptr && router->has_losses() && context.is_grad_enabled())
-      losses = std::make_shared<RouterLosses>();
-    router->collect(losses);
+    if (auto* const router = dynamic_cast<Router*>(&module)) all.push_back(router);
   });
-  return losses;
+  return all;
 }
 
 void LanguageModel::use_cache(KvCache* cache) {
@@ -83,6 +84,7 @@ void LanguageModel::use_cache(KvCache* cache) {
 Tensor LanguageModel::next_token_logits(const Tensor& ids, std::int64_t position, KvCache* cache) {
   const ForwardScope scope = enter();
   const NoGradGuard no_grad(ids.context());
+  begin_routers(ids.context());
   use_cache(cache);
   const std::unique_ptr<LanguageModel, void (*)(LanguageModel*)> guard(
       this, [](LanguageModel* model) { model->use_cache(nullptr); });

@@ -17,8 +17,9 @@ constexpr std::int64_t padded_vocab(std::int64_t vocab) { return (vocab + 127) /
 class LanguageModel : public Module {
  public:
   /// Scalar f32: mean cross entropy over the (B, T) tokens, in nats. ids and targets are i32. `options` as in
-  /// lm_head_loss. Tokens see nothing of other documents than their own, and positions begin anew with each. Where the
-  /// forward is recorded, routers' losses are added, which do not go by targets.
+  /// lm_head_loss. Tokens see nothing of other documents than their own, and positions begin anew with each. Its
+  /// backward minimises the losses of routers too, which are no part of the value and do not go by targets; where the
+  /// seed is 0 the tokens are nothing to them.
   Tensor loss(const Tensor& ids, const Tensor& targets, const LossOptions& options = {},
               const Documents& documents = {});
   /// Loss without gradient; before that `use` gets the logits of the N tokens, chunk by chunk: (rows, V') f32 from
@@ -35,6 +36,9 @@ class LanguageModel : public Module {
   void set_recompute(const std::function<Recompute(const std::string& path)>& of_block);
   /// Sets the keeper of every TransformerBlock, too.
   void set_input_keeper(InputKeeper* keeper);
+
+  /// The routers of the mixtures of experts, in the order of the model.
+  std::vector<Router*> routers();
 
   std::int64_t parameter_count() const;
   /// Number of parameters that a token's work grows with: all but an embedding that is not the head, too.
@@ -56,8 +60,8 @@ class LanguageModel : public Module {
   virtual Module& head_module() = 0;
 
   void use_cache(KvCache* cache);
-  /// Lets the routers collect theirs; null where none has any, or nothing is recorded.
-  std::shared_ptr<RouterLosses> collect_router_losses(Context& context);
+  /// Begins the routers' pass; null where they have no losses, or nothing is recorded. `counts`: see RouterPass.
+  std::shared_ptr<RouterPass> begin_routers(Context& context, bool counts = true);
 
   std::int64_t vocab_;
   KvCache* cache_ = nullptr;

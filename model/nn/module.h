@@ -84,6 +84,8 @@ class Module {
   Parameter& add_buffer(const std::string& name, Shape shape, float constant);
   /// ShardedRuntime::mean_over_ranks of the model that this is a part of.
   Tensor mean_over_ranks(const Tensor& x) const { return owner_ ? owner_->mean_over_ranks(x) : x; }
+  /// True if no bit may depend on the number of ranks.
+  bool is_deterministic() const { return owner_ != nullptr && owner_->options().scheme.deterministic; }
   /// A child that is a member (or owned by a member) of the derived class; registration order is the order in the flat
   /// parameter.
   template <class M>
