@@ -5,12 +5,12 @@
 
 namespace zs {
 
-SampleRange samples_of_rank(const World& world, std::int64_t step, std::int64_t batch) {
-  if (step < 0 || batch <= 0 || batch % world.size() != 0)
-    throw UsageError(fmt::format("step {} of {} samples over {} ranks", step, batch, world.size()),
+SampleRange samples_of_rank(DataShare share, std::int64_t step, std::int64_t batch) {
+  if (step < 0 || batch <= 0 || batch % share.count != 0)
+    throw UsageError(fmt::format("step {} of {} samples over {} ranks", step, batch, share.count),
                      "steps are counted from 0, and samples are a multiple of the ranks");
-  const std::int64_t share = batch / world.size();
-  return {step * batch + world.rank() * share, share};
+  const std::int64_t samples = batch / share.count;
+  return {step * batch + share.index * samples, samples};
 }
 
 Sampler::Sampler(std::int64_t size, std::optional<std::uint64_t> seed) : size_(size), seed_(seed) {
@@ -26,8 +26,8 @@ std::int64_t Sampler::item(std::int64_t sample) const {
       Permutation(static_cast<std::uint64_t>(size_), key)(static_cast<std::uint64_t>(position)));
 }
 
-std::vector<std::int64_t> Sampler::batch(const World& world, std::int64_t step, std::int64_t batch) const {
-  const SampleRange range = samples_of_rank(world, step, batch);
+std::vector<std::int64_t> Sampler::batch(DataShare share, std::int64_t step, std::int64_t batch) const {
+  const SampleRange range = samples_of_rank(share, step, batch);
   std::vector<std::int64_t> items;
   for (std::int64_t i = 0; i < range.count; ++i) items.push_back(item(range.first + i));
   return items;

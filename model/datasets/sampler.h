@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "comm/world.h"
+#include "runtime/shard/placement/rank_grid.h"
 
 namespace zs {
 
@@ -12,9 +12,9 @@ namespace zs {
 struct SampleRange {
   std::int64_t first = 0, count = 0;
 };
-/// This rank's part of the samples of step `step` >= 0, of `batch` on all ranks together, which are dealt out in equal
-/// parts, rank after rank. UsageError where they cannot be.
-SampleRange samples_of_rank(const World& world, std::int64_t step, std::int64_t batch);
+/// The samples of one share of the data in step `step` >= 0, of `batch` in all shares together, which are dealt out in
+/// equal parts, share after share. UsageError where they cannot be.
+SampleRange samples_of_rank(DataShare share, std::int64_t step, std::int64_t batch);
 
 /// Order in which items come, such as the rows of a file. Sample s belongs to epoch s / size(). With a seed every epoch
 /// has each item once, in an order that follows from seed and epoch alone: sample s is the same item at any number of
@@ -30,7 +30,7 @@ class Sampler {
   /// Item that sample `sample` >= 0 is.
   std::int64_t item(std::int64_t sample) const;
   /// The items of samples_of_rank().
-  std::vector<std::int64_t> batch(const World& world, std::int64_t step, std::int64_t batch) const;
+  std::vector<std::int64_t> batch(DataShare share, std::int64_t step, std::int64_t batch) const;
 
  private:
   std::int64_t size_;

@@ -93,8 +93,8 @@ std::vector<Tensor> TensorDataset::read(Context& context, std::int64_t first, st
   return tensors;
 }
 
-std::vector<Tensor> TensorDataset::batch(Context& context, const World& world, std::int64_t step, std::int64_t batch) {
-  const SampleRange range = samples_of_rank(world, step, batch);
+std::vector<Tensor> TensorDataset::batch(Context& context, DataShare share, std::int64_t step, std::int64_t batch) {
+  const SampleRange range = samples_of_rank(share, step, batch);
   return read(context, range.first, range.count);
 }
 

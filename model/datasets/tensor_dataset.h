@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/world.h"
 #include "model/datasets/sampler.h"
 #include "model/weights/weight_files.h"
+#include "runtime/shard/placement/rank_grid.h"
 #include "runtime/tensor/tensor.h"
 
 namespace zs {
@@ -29,8 +29,8 @@ class TensorDataset {
   /// Samples [first, first + count): for each name, in their order, (count, ...). Error(dataset) where an integer has
   /// no room in i32.
   std::vector<Tensor> read(Context& context, std::int64_t first, std::int64_t count);
-  /// samples_of_rank() of this rank.
-  std::vector<Tensor> batch(Context& context, const World& world, std::int64_t step, std::int64_t batch);
+  /// samples_of_rank() of this share: that of the world, or ShardedRuntime::data_share().
+  std::vector<Tensor> batch(Context& context, DataShare share, std::int64_t step, std::int64_t batch);
 
  private:
   struct Column {

@@ -102,8 +102,8 @@ TokenBatch TokenDataset::read(Context& context, std::int64_t first, std::int64_t
   }
 }
 
-TokenBatch TokenDataset::batch(Context& context, const World& world, std::int64_t step, std::int64_t batch) const {
-  const SampleRange range = samples_of_rank(world, step, batch);
+TokenBatch TokenDataset::batch(Context& context, DataShare share, std::int64_t step, std::int64_t batch) const {
+  const SampleRange range = samples_of_rank(share, step, batch);
   return read(context, range.first, range.count);
 }
 

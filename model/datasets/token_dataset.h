@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "comm/world.h"
 #include "model/data/file_format.h"
 #include "model/data/text_documents.h"
 #include "model/tokenizer/tokenizer.h"
+#include "runtime/shard/placement/rank_grid.h"
 #include "runtime/tensor/documents.h"
 #include "runtime/tensor/tensor.h"
 
@@ -56,8 +56,8 @@ class TokenDataset {
 
   /// Samples [first, first + count). Error(dataset) where an id is not below vocab().
   TokenBatch read(Context& context, std::int64_t first, std::int64_t count) const;
-  /// samples_of_rank() of this rank.
-  TokenBatch batch(Context& context, const World& world, std::int64_t step, std::int64_t batch) const;
+  /// samples_of_rank() of this share: that of the world, or ShardedRuntime::data_share().
+  TokenBatch batch(Context& context, DataShare share, std::int64_t step, std::int64_t batch) const;
 
  private:
   TokenDatasetOptions options_;

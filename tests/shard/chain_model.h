@@ -77,7 +77,6 @@ class ChainRun {
   template <class Shard>
   ChainRun(World& world, const ShardOptions& options, const Shard& shard)
       : dtype_(options.precision.param),
-        rank_(world.rank()),
         device(Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60})),
         context(*device),
         runtime(context, world, in_tests(options)) {
@@ -85,10 +84,11 @@ class ChainRun {
     optimizer.emplace(runtime.executor(), AdamWConfig{});
   }
 
-  /// Sample `sample` of this rank, forward and backward.
+  /// Sample `sample` of this rank's share of the data, forward and backward.
   float micro_batch(int sample, bool is_last = true, float seed = 1.0f) {
     runtime.begin_micro_batch(Mode::train, is_last);
-    const Tensor loss = model.loss(chain_input(context, sample * 8 + rank_, dtype_), chain_targets(context));
+    const Tensor loss =
+        model.loss(chain_input(context, sample * 8 + runtime.data_share().index, dtype_), chain_targets(context));
     backward(loss, seed);
     runtime.end_micro_batch();
     return loss.to_host()[0];
@@ -120,7 +120,6 @@ class ChainRun {
 
  private:
   DType dtype_;
-  int rank_;
 
  public:
   std::unique_ptr<Device> device;

@@ -121,7 +121,7 @@ Met met_by_forward(World& world, const SchemeOptions& scheme, Layout layout) {
   const auto weights = run.weights();
   for (const float value : weights[0])
     met.expected.push_back(Upper::half_of(std::bit_cast<std::uint32_t>(value) >> 16));
-  const ShardGroups::Sent before = run.runtime.executor().sent();
+  const ShardGroups::Sent before = run.runtime.executor().groups().sent();
   run.runtime.begin_micro_batch(Mode::eval, true);
   {
     const ForwardScope scope(&run.runtime, 0);
@@ -130,7 +130,7 @@ Met met_by_forward(World& world, const SchemeOptions& scheme, Layout layout) {
     met.met.assign(head.as<float>(), head.as<float>() + head.elems);
   }
   run.runtime.end_micro_batch();
-  met.sent = run.runtime.executor().sent().since(before).gather.sent_bytes();
+  met.sent = run.runtime.executor().groups().sent().since(before).gather.sent_bytes();
   met.elems = run.runtime.executor().units()[0].layout->gathered_shard_elems();
   return met;
 }

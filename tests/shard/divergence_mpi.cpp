@@ -266,7 +266,7 @@ int run(World& world, const Setup& setup, const Way& way, Witness& witness, bool
       }
     } catch (const OrderMismatch& mismatch) {
       try {
-        run.chain.runtime.explain(mismatch);
+        throw mismatch;
       } catch (const Error& explained) {
         end(explained);
       }

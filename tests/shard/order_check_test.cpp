@@ -40,7 +40,7 @@ Outcome run(World& world, int wrong_step, int wrong_rank, const Action& extra, M
     }
   } catch (const OrderMismatch& mismatch) {
     try {
-      run.runtime.explain(mismatch);
+      throw mismatch;
     } catch (const OrderMismatch& explained) {
       outcome.message = explained.what();
       outcome.code = static_cast<int>(explained.code());

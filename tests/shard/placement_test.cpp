@@ -139,14 +139,14 @@ Outcome train(World& world, const Way& way) {
   device->trace().start();
   for (int step = 1; step <= way.steps; ++step) {
     device->memory().reset_peak();
-    const ShardGroups::Sent before = runtime.executor().sent();
+    const ShardGroups::Sent before = runtime.executor().groups().sent();
     std::vector<Action> actions;
     runtime.log_actions(&actions);
     step_of(runtime, model, context, world.rank(), world.size(), step);
     optimizer.step(1e-2f, step);
     outcome.norms.push_back(*HostView(context, context.stream(), optimizer.grad_norm()).as<float>());
     runtime.log_actions(nullptr);
-    const ShardGroups::Sent sent = runtime.executor().sent().since(before);
+    const ShardGroups::Sent sent = runtime.executor().groups().sent().since(before);
     outcome.sent = {sent.parameter_bytes(), sent.gradient_bytes()};
     outcome.counted = sent_of(actions, runtime.executor().units());
   }

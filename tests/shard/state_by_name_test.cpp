@@ -105,12 +105,12 @@ TEST_CASE(
         ChainRun run(world, {.scheme = scheme_of(name, kRanks), .precision = {.param = DType::bf16}, .layout = layout});
         train(run, 0, 1);
         const TrainingState state = state_of(world, run);
-        const std::int64_t sent = run.runtime.executor().sent().parameter_bytes();
+        const std::int64_t sent = run.runtime.executor().groups().sent().parameter_bytes();
         const StateByName views = state_by_name(state);
         Read read;
         read.views = values_of(views);
         read.shards = values_of(state_by_name(state, {.on_host = true}));
-        read.sent = run.runtime.executor().sent().parameter_bytes() - sent;
+        read.sent = run.runtime.executor().groups().sent().parameter_bytes() - sent;
         read.are_views = views.keep.empty() && views.memory.empty();
         {
           const StateByName whole = state_by_name(state, {.whole = true});

@@ -101,13 +101,13 @@ TinyResult train_tiny(World& world, Device& device, const TrainPlan* plan, const
   const std::int64_t done = options.resume.empty() ? 0 : load(state, options.resume).step;
   for (std::int64_t step = done + 1; step <= options.steps; ++step) {
     const std::ptrdiff_t before = std::ssize(device.trace().entries());  // blocks that live on
-    const ShardGroups::Sent sent = session.runtime().executor().sent();
+    const ShardGroups::Sent sent = session.runtime().executor().groups().sent();
     session.enqueue_step(step, 1e-2f, tiny_samples(config), false);
     const StepResult outcome = session.finish_step();
     if (step == options.steps)
       result.trace.assign(device.trace().entries().begin() + before, device.trace().entries().end());
     verifier.check(fmt::format("step {}", step));
-    result.sent = session.runtime().executor().sent().since(sent);
+    result.sent = session.runtime().executor().groups().sent().since(sent);
     result.losses.insert(result.losses.end(), outcome.losses.begin(), outcome.losses.end());
     result.grad_norms.push_back(outcome.grad_norm);
     result.peak_bytes.push_back(outcome.peak_bytes);

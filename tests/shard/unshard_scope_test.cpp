@@ -199,11 +199,11 @@ TEST_CASE("2A-40: of a scope for one rank the others hold no whole buffer, and s
         run.device->synchronize();
         run.device->memory().reset_peak();
         const std::int64_t before = run.device->memory().live_bytes(),
-                           sent = run.runtime.executor().sent().parameter_bytes();
+                           sent = run.runtime.executor().groups().sent().parameter_bytes();
         { const UnshardScope scope(run.runtime, run.model, {.only_rank = 1, .with_gradients = true}); }
         run.device->synchronize();
         return std::pair(run.device->memory().peak_bytes() - before,
-                         run.runtime.executor().sent().parameter_bytes() - sent);
+                         run.runtime.executor().groups().sent().parameter_bytes() - sent);
       });
       for (std::size_t rank = 0; rank < 4; ++rank) {
         CAPTURE(rank);

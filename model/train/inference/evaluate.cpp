@@ -104,8 +104,7 @@ class Evaluation {
 
   explicit Evaluation(Session& session)
       : session_(session),
-        losses_(Tensor::empty(context(), {session.runtime().executor().compute_comm().size()}, DType::f32, "scalars")) {
-  }
+        losses_(Tensor::empty(context(), {session.runtime().executor().loss_comm().size()}, DType::f32, "scalars")) {}
 
   /// Every rank's mean loss, once the device has done it. Collective. `use` null: no logits are made.
   void enqueue(const Batch& batch, SampleBatch samples, const UseLogits& use) {
@@ -124,7 +123,7 @@ class Evaluation {
     const Tensor loss = use ? session_.model().loss_and_logits(inputs, targets, options.chunk, use)
                             : session_.model().loss(inputs, targets, options, documents);
     runtime.end_micro_batch();
-    runtime.executor().compute_comm().all_gather(context().stream(), "losses", loss.buffer(), losses_.buffer());
+    runtime.executor().loss_comm().all_gather(context().stream(), "losses", loss.buffer(), losses_.buffer());
   }
   /// Losses in the order of ranks. Waits for the device.
   std::vector<float> losses() const { return losses_.to_host(); }
@@ -210,17 +209,17 @@ class Evaluator {
   /// Collective: 0, or the exit code of all ranks.
   int run() {
     World& world = inference_.world();
-    const std::int64_t ranks = world.size();
-    for (std::int64_t first = 0; first < batches_.count(); first += ranks) {
-      inference_.watch().enter(first == 0 ? Phase::first_step : Phase::step, first / ranks + 1);
+    const DataShare share = inference_.session().runtime().data_share();
+    for (std::int64_t first = 0; first < batches_.count(); first += share.count) {
+      inference_.watch().enter(first == 0 ? Phase::first_step : Phase::step, first / share.count + 1);
       SampleBatch samples;
-      const std::int64_t own = first + world.rank();
+      const std::int64_t own = first + share.index;
       const Batch batch = own < batches_.count() ? batches_.at(own) : Batch{};
       if (const int code = agreed(world, [&] { samples = read(own < batches_.count(), batch); }); code != 0)
         return code;
       if (const int code = compute(own < batches_.count(), batch, std::move(samples)); code != 0) return code;
       const std::vector<float> losses = evaluation_.losses();
-      for (std::int64_t i = first; i < std::min(first + ranks, batches_.count()); ++i) {
+      for (std::int64_t i = first; i < std::min(first + share.count, batches_.count()); ++i) {
         const std::int64_t targets = data_.counted(batches_.at(i));
         sum_.loss += losses[static_cast<std::size_t>(i - first)] * static_cast<double>(targets);
         sum_.targets += targets;

@@ -278,14 +278,14 @@ void plan_step(TrainPlan& plan, MetaRun& run) {
   auto& entries = run.device().trace().entries();
   plan.persistent_bytes = memory.live_bytes();
   const std::size_t begin = entries.size();
-  const ShardGroups::Sent sent = run.runtime().executor().sent();
+  const ShardGroups::Sent sent = run.runtime().executor().groups().sent();
   memory.reset_peak();
   if (run.session().config().checkpoint.every == 1) run.settle();
   const std::int64_t between = memory.peak_bytes();
   plan.at_peak = memory.at_peak();
   run.step(2);
   run.device().trace().stop();
-  plan.sent = run.runtime().executor().sent().since(sent);
+  plan.sent = run.runtime().executor().groups().sent().since(sent);
   plan.step_peak_bytes = std::max(between, memory.peak_bytes());
   if (memory.peak_bytes() >= between) plan.at_peak = memory.at_peak();
   const MemoryCounter& host = run.device().pinned_memory().counter();

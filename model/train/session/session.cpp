@@ -83,6 +83,7 @@ Session::Session(Device& device, World& world, const Config& config, Use use,
       context_(device),
       model_(family_named(config.model.family).make(config.model)),
       runtime_(context_, world, shard_options(config)),
+      share_(runtime_.data_share()),
       products_(device, world) {
   if (is_loaded) draw_nothing(*model_, is_loaded);
   if (use == Use::training) {
@@ -104,7 +105,7 @@ Session::Session(Device& device, World& world, const Config& config, Use use,
                 (config.run.validate_every > 0 ? std::max<std::int64_t>(1, config.run.validate_batches) : 1);
   const std::int64_t slot_bytes = loss_slots_ * size_of(DType::f32);
   local_losses_ = device.pool().acquire(slot_bytes, context_.stream(), "scalars");
-  all_losses_ = device.pool().acquire(slot_bytes * world.size(), context_.stream(), "scalars");
+  all_losses_ = device.pool().acquire(slot_bytes * share_.count, context_.stream(), "scalars");
   status_ = device.pool().acquire(kStatus * size_of(DType::i64), context_.stream(), "scalars");
   if (config.checkpoint.background)
     save_memory_ = device.pinned_memory().acquire(BackgroundSave::held_bytes(runtime_.executor(), *optimizer_),
@@ -113,7 +114,7 @@ Session::Session(Device& device, World& world, const Config& config, Use use,
     runtime_.order_check().set("what counts alike in the loss", config.train.loss);
     step_weight_ = device.pool().acquire(size_of(DType::f32), context_.stream(), "scalars");
     local_weights_ = device.pool().acquire(slot_bytes, context_.stream(), "scalars");
-    all_weights_ = device.pool().acquire(slot_bytes * world.size(), context_.stream(), "scalars");
+    all_weights_ = device.pool().acquire(slot_bytes * share_.count, context_.stream(), "scalars");
   }
   if (!config.cuda.graph) return;
   replay_.emplace(device, world, runtime_.order_check());
@@ -125,7 +126,7 @@ Session::Session(Device& device, World& world, const Config& config, Use use,
 }
 
 std::int64_t Session::first_sample(std::int64_t first, std::int64_t i) const {
-  return first + (i * world_.size() + world_.rank()) * config_.train.micro_batch;
+  return first + share_.item(i) * config_.train.micro_batch;
 }
 
 Session::HostBatch Session::read_batch(std::int64_t first_sample, std::int64_t rows, const ReadSamples& read) const {
@@ -206,17 +207,16 @@ void Session::store_loss(const Tensor& loss, std::int64_t slot) {
 }
 
 void Session::gather_losses() {
-  runtime_.executor().compute_comm().all_gather(context_.stream(), "losses",
-                                                local_losses_.buffer(DType::f32, loss_slots_),
-                                                all_losses_.buffer(DType::f32, loss_slots_ * world_.size()));
+  runtime_.executor().loss_comm().all_gather(context_.stream(), "losses", local_losses_.buffer(DType::f32, loss_slots_),
+                                             all_losses_.buffer(DType::f32, loss_slots_ * share_.count));
 }
 
 std::vector<float> Session::in_order(const Memory& gathered, std::int64_t count) const {
-  const HostView view(context_, context_.stream(), gathered.buffer(DType::f32, loss_slots_ * world_.size()));
+  const HostView view(context_, context_.stream(), gathered.buffer(DType::f32, loss_slots_ * share_.count));
   const auto* const values = view.as<float>();
   std::vector<float> ordered(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {
-    ordered[static_cast<std::size_t>(i)] = values[(i % world_.size()) * loss_slots_ + i / world_.size()];
+    ordered[static_cast<std::size_t>(i)] = values[(i % share_.count) * loss_slots_ + i / share_.count];
   }
   return ordered;
 }

@@ -84,7 +84,7 @@ class Session {
 
   /// Micro-batches of one step over all ranks, and on each rank, of which the last may be empty.
   std::int64_t global_micro_batches() const { return config_.train.global_batch / config_.train.micro_batch; }
-  std::int64_t local_micro_batches() const { return micro_batches_a_rank(config_, world_.size()); }
+  std::int64_t local_micro_batches() const { return micro_batches_a_rank(config_, share_.count); }
 
   /// Enqueues step `step` (from 1), whole: forward and backward of this rank's micro-batches (micro-batch i of the step
   /// runs on rank i mod ranks), the reduction, the update. With cuda.graph its samples are all read first, and its work
@@ -154,7 +154,7 @@ class Session {
     Documents documents;
   };
   /// True if this rank's micro-batch i of a step has samples.
-  bool has_samples(std::int64_t i) const { return i * world_.size() + world_.rank() < global_micro_batches(); }
+  bool has_samples(std::int64_t i) const { return share_.item(i) < global_micro_batches(); }
   /// The share of this rank's micro-batch i in the step's mean loss.
   float backward_seed(std::int64_t i) const {
     return has_samples(i) ? 1.0f / static_cast<float>(global_micro_batches()) : 0.0f;
@@ -208,6 +208,7 @@ class Session {
   Context context_;
   std::unique_ptr<LanguageModel> model_;
   ShardedRuntime runtime_;
+  DataShare share_;  // micro-batch i of a step is of share i mod count
   std::optional<ResolvedPlan> resolved_plan_;
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<ActivationStore> activations_;  // offload.activations
@@ -219,7 +220,7 @@ class Session {
   std::int64_t loss_slots_ = 0;
   std::function<bool()> is_enough_ = [] { return false; }, lacks_data_ = is_enough_, is_save_due_ = is_enough_,
                         is_writing_ = is_enough_, wants_validation_ = is_enough_;
-  Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (ranks, slots), i64 (kStatus)
+  Memory local_losses_, all_losses_, status_;  // f32 (slots), f32 (shares, slots), i64 (kStatus)
   Memory save_memory_;                         // memory of the host
   Memory step_weight_;                         // f32 (1): weight of this rank's targets
   Memory local_weights_, all_weights_;         // as the losses

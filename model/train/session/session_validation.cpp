@@ -35,8 +35,7 @@ std::int64_t Session::validation_rows(std::int64_t samples, std::int64_t i) cons
 void Session::enqueue_validation(const ReadSamples& read, std::int64_t windows) {
   const NoGradGuard no_grad(context_);
   is_interrupted_ = false;
-  const std::int64_t samples = validation_samples(windows), all = config_.train.micro_batch,
-                     round = all * world_.size();
+  const std::int64_t samples = validation_samples(windows), all = config_.train.micro_batch, round = all * share_.count;
   std::int64_t local = (samples + round - 1) / round;
   ZS_CHECK(local <= loss_slots_, "{} validation micro-batches on this rank, {} slots", local, loss_slots_);
   std::vector<float> weights;
@@ -44,7 +43,7 @@ void Session::enqueue_validation(const ReadSamples& read, std::int64_t windows) 
     if (drops(1)) return;
     if (is_enough_()) samples % round == 0 ? local = i + 1 : i = local - 1;  // the last one may be smaller
     // A rank that has none left takes part with a sample that does not count.
-    const std::int64_t rows = validation_rows(samples, i * world_.size() + world_.rank());
+    const std::int64_t rows = validation_rows(samples, share_.item(i));
     runtime_.begin_micro_batch(Mode::eval, i + 1 == local);
     HostBatch batch = read_batch(first_sample(0, i), std::max<std::int64_t>(rows, 1), read);
     weights.push_back(static_cast<float>(batch.weights.all));
@@ -78,8 +77,8 @@ void Session::gather_weights(std::vector<float> weights) {
   weights.resize(static_cast<std::size_t>(loss_slots_));
   const Buffer own = local_weights_.buffer(DType::f32, loss_slots_);
   context_.launch({"weights_of_losses", {}, {own}}, upload_of(context_.kernels(), own, std::move(weights)));
-  runtime_.executor().compute_comm().all_gather(context_.stream(), "weights_of_losses", own,
-                                                all_weights_.buffer(DType::f32, loss_slots_ * world_.size()));
+  runtime_.executor().loss_comm().all_gather(context_.stream(), "weights_of_losses", own,
+                                             all_weights_.buffer(DType::f32, loss_slots_ * share_.count));
 }
 
 double Session::weighted_mean(const std::vector<float>& losses, std::int64_t samples) const {

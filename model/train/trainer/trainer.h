@@ -198,6 +198,7 @@ class Trainer {
   bool is_first() const { return world_.rank() == 0; }
 
   World& world_;
+  DataShare data_share_{world_};  // each rank reads other data
   RankWatch watch_;
   TrainJob job_;
   const Config& config_;

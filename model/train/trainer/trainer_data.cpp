@@ -49,8 +49,8 @@ ReadSamples Trainer::reader_ahead() {
 }
 
 void Trainer::read_ahead_from(std::int64_t step) {
-  const std::int64_t batch = config_.train.global_batch, begin = world_.rank() * config_.train.micro_batch,
-                     round = world_.size() * config_.train.micro_batch;
+  const std::int64_t batch = config_.train.global_batch, begin = data_share_.index * config_.train.micro_batch,
+                     round = data_share_.count * config_.train.micro_batch;
   ahead_.emplace(
       [this](std::int64_t first) { return read_batch(dataset_->train, first); },
       ReadAhead::Range{.first = (step - 1) * batch + begin,
@@ -127,7 +127,7 @@ void Trainer::check_samples(std::int64_t step) const {
   const StatusScope status(watch_.watchdog(), "reading data", StatusScope::Host::works);
   watch_.hit("data.check");
   const std::int64_t batch = config_.train.global_batch, rows = config_.train.micro_batch;
-  for (std::int64_t i = world_.rank() * rows; i < batch; i += world_.size() * rows)
+  for (std::int64_t i = data_share_.index * rows; i < batch; i += data_share_.count * rows)
     dataset_->train.check((step - 1) * batch + i, rows);
 }
 
@@ -148,7 +148,7 @@ bool Trainer::lacks_validation_samples() {
   const std::int64_t rows = config_.train.micro_batch;
   const std::int64_t samples = std::min(source.windows(), config_.run.validate_batches * config_.train.global_batch);
   try {
-    for (std::int64_t i = world_.rank() * rows; i < samples; i += world_.size() * rows)
+    for (std::int64_t i = data_share_.index * rows; i < samples; i += data_share_.count * rows)
       source.check(i, std::min(rows, samples - i));
   } catch (const Error& error) {
     missing_data_ = error;

@@ -33,8 +33,7 @@ auto naming_unit(const FlatParameter& unit, const Share& share) {
 
 std::shared_ptr<const Placement> make_placement(const PlacementOptions& options, GroupTable& groups,
                                                 const LayoutOptions& layout) {
-  const World& world = groups.world();
-  const ShardScheme scheme(options.scheme, world.rank(), world.size());
+  const ShardScheme scheme(options.scheme, groups.grid().sub_grid());
   return std::make_shared<const Placement>(options, scheme, groups, layout.min_shard_bytes > 0);
 }
 
@@ -53,6 +52,7 @@ Executor::Executor(Context& context, World& world, const PlacementOptions& place
       groups_(world, std::move(groups)),
       placements_{make_placement(placement, groups_, layout_)},
       everybody_(groups_.compute()),
+      losses_(groups_.losses()),
       comm_pool_(everybody_.prefers_arena() && &everybody_.arena() != &context.device().allocator()
                      ? arena_.emplace(everybody_.arena(), context.device().memory(),
                                       context.device().options().perturb_seed != 0)
@@ -140,7 +140,7 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
 void Executor::note_placement(const FlatParameter& unit) {
   const ShardScheme& own = unit.placement->scheme;
   const ShardScheme& first = units_.front().placement->scheme;
-  has_mixed_norms_ = has_mixed_norms_ || own.mesh().cut_over(own.master) != first.mesh().cut_over(first.master);
+  has_mixed_norms_ = has_mixed_norms_ || own.mesh().cut_over(own.holders()) != first.mesh().cut_over(first.holders());
   if (unit.placement == placements_.front()) return;
   const std::vector<int> masters = own.mesh().cut_over(own.master), kept = own.mesh().cut_over(own.between);
   order_check_->set("placement of unit " + unit.name,

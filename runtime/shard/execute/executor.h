@@ -150,8 +150,6 @@ class Executor {
   OrderCheck& order_check() { return *order_check_; }
   int rank() const { return everybody_.rank(); }
   int ranks() const { return everybody_.size(); }
-  /// The host of each rank.
-  std::vector<int> hosts() { return groups_.world().hosts(); }
   /// True if the host keeps anything of any unit.
   bool keeps_on_host() const {
     return std::any_of(placements_.begin(), placements_.end(),
@@ -159,8 +157,12 @@ class Executor {
   }
   /// Scheme of units without a placement of their own.
   const ShardScheme& scheme() const { return placements_.front()->scheme; }
-  /// Communicator over all ranks for small reductions on the compute stream: losses.
+  /// Communicator over all ranks for small reductions on the compute stream.
   Communicator& compute_comm() { return everybody_; }
+  /// Communicator on the compute stream over the ranks that share a loss, in the order of DataShare::index.
+  Communicator& loss_comm() { return losses_; }
+  /// World and grid of the job's ranks, and the communicators of its groups.
+  const GroupTable& groups() const { return groups_; }
   /// Communicator for norms: over the ranks that together hold each master weight once, or, where those are not the
   /// same for every unit, over all ranks, of which `counts_in_norm` then says whose segments of a unit make up the
   /// whole.
@@ -168,8 +170,6 @@ class Executor {
   bool counts_in_norm(const FlatParameter& unit) const {
     return !has_mixed_norms_ || unit.placement->is_first_replica();
   }
-  /// Traffic that this rank has sent so far for parameters and gradients.
-  ShardGroups::Sent sent() const { return groups_.sent(); }
   Context& context() { return context_; }
   const Context& context() const { return context_; }
 
@@ -200,6 +200,7 @@ class Executor {
   GroupTable groups_;
   std::vector<std::shared_ptr<const Placement>> placements_;  // the first is of units that have none of their own
   Communicator& everybody_;
+  Communicator& losses_;
   std::vector<std::shared_ptr<void>> windows_;  // shared memory of zero-copy units, and private shards
   std::optional<Pool> arena_;                   // memory of the transport, where it prefers its own
   Pool& comm_pool_;                             // everything that is communicated

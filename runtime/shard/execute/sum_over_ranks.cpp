@@ -9,9 +9,9 @@ Tensor sum_over_ranks(Executor& executor, const Tensor& own) {
     throw UsageError(fmt::format("sum_over_ranks() of {}", own ? own.describe() : "an empty tensor"),
                      "pass an f32 scalar; of several numbers, one after the other");
   Context& context = executor.context();
-  const Tensor all = Tensor::empty(context, {executor.ranks()}, DType::f32),
+  const Tensor all = Tensor::empty(context, {executor.loss_comm().size()}, DType::f32),
                sum = Tensor::empty(context, {}, DType::f32);
-  executor.compute_comm().all_gather(context.stream(), "sum_over_ranks", own.buffer(), all.buffer());
+  executor.loss_comm().all_gather(context.stream(), "sum_over_ranks", own.buffer(), all.buffer());
   context.launch({"sum_over_ranks", {all.buffer()}, {sum.buffer()}},
                  [&kernels = context.kernels(), out = sum.buffer(), in = all.buffer()](ExecContext& exec) {
                    kernels.sum(exec, out, in, 1.0f);

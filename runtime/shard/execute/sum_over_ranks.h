@@ -5,8 +5,9 @@
 
 namespace zs {
 
-/// The sum of a scalar over all ranks, f32, the same on each. Carried in f64 and rounded once, so that counts are exact
-/// up to 2^24. Without gradient. Collective, on the compute stream; on return: enqueued, not done.
+/// The sum of a scalar over the ranks that share a loss, f32, the same on each. Carried in f64 and rounded once, so
+/// that counts are exact up to 2^24. Without gradient. Collective, on the compute stream; on return: enqueued, not
+/// done.
 ///
 /// So that each of the targets that count in a step weighs alike, however unevenly they are spread over micro-batches
 /// and ranks, a loss that is the sum over its own is divided by the number of all of them, known before the step's

@@ -6,7 +6,7 @@ Placement::Placement(const PlacementOptions& from, const ShardScheme& cut, Group
     : options(from),
       scheme(cut),
       groups(table, scheme, has_whole),
-      division(from.division.factors(scheme.mesh().size())),
+      division(from.division.factors(scheme.data_shares())),
       kept(scheme.slice(groups.kept)) {
   if (scheme.has_final_step()) {
     const int sums = scheme.slice(scheme.reduced).count, masters = scheme.slice(scheme.master).count;

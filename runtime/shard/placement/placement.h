@@ -40,7 +40,10 @@ struct Placement {
 
   /// True on the first of the ranks along which masters are replicas: over all ranks where it holds, each element is in
   /// one of the segments once.
-  bool is_first_replica() const { return scheme.slice(scheme.replicate).index == 0; }
+  bool is_first_replica() const {
+    return scheme.slice(scheme.replicate).index == 0 &&
+           scheme.slice(ShardScheme::without(scheme.beside, scheme.partition)).index == 0;
+  }
 };
 
 }  // namespace zs

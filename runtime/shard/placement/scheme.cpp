@@ -136,6 +136,18 @@ MeshPlan plan_of(const SchemeOptions& options, int ranks) {
   return plan;
 }
 
+/// Mesh of all ranks: the axes beside a sub-grid, and within each of its groups the plan's.
+Mesh mesh_of(const MeshPlan& plan, const SubGrid& grid) {
+  std::vector<MeshAxis> axes = grid.beside;
+  axes.insert(axes.end(), plan.axes.begin(), plan.axes.end());
+  std::vector<int> order = grid.order;
+  for (std::size_t i = 0; i < order.size() && !plan.order.empty(); ++i) {
+    const std::size_t size = plan.order.size(), first = i / size * size;
+    order[i] = grid.order[first + static_cast<std::size_t>(plan.order[i % size])];
+  }
+  return {std::move(axes), grid.rank, grid.ranks, std::move(order)};
+}
+
 bool has(const MeshAxes& axes, const std::string& axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
@@ -183,11 +195,16 @@ SchemeOptions with_host_groups(SchemeOptions options, const std::vector<int>& ho
   return options;
 }
 
-ShardScheme::ShardScheme(const SchemeOptions& options, int rank, int ranks)
-    : ShardScheme(checked(options, ranks), plan_of(checked(options, ranks), ranks), rank, ranks) {}
+ShardScheme::ShardScheme(const SchemeOptions& options, const SubGrid& grid)
+    : ShardScheme(checked(options, grid.size), plan_of(checked(options, grid.size), grid.size), grid) {}
 
-ShardScheme::ShardScheme(SchemeOptions options, const MeshPlan& plan, int rank, int ranks)
-    : options_(std::move(options)), mesh_(plan.axes, rank, ranks, plan.order) {
+ShardScheme::ShardScheme(SchemeOptions options, const MeshPlan& plan, const SubGrid& grid)
+    : partition(grid.partition),
+      options_(std::move(options)),
+      data_mesh_(plan.axes, grid.index, grid.size, plan.order),
+      mesh_(mesh_of(plan, grid)),
+      shares_(grid.shares) {
+  for (const MeshAxis& axis : grid.beside) beside.push_back(axis.name);
   set_roles(plan);
   if (options_.mesh) check_roles();
 }
@@ -210,7 +227,7 @@ void ShardScheme::set_roles(const MeshPlan& plan) {
   replicate = plan.replicate;
   if (!options_.reshard_after_forward.is_off()) between = plan.between.value_or(runtime);
   Axes all;
-  for (const MeshAxis& axis : mesh_.axes()) all.push_back(axis.name);
+  for (const MeshAxis& axis : data_mesh_.axes()) all.push_back(axis.name);
   // An axis of one rank shards nothing: nested groups of all ranks are zero3, groups of one rank zero2.
   for (Axes* axes : {&all, &runtime, &between, &master, &replicate}) {
     std::erase_if(*axes, [&](const std::string& axis) { return mesh_.size(axis) == 1; });
@@ -232,7 +249,7 @@ void ShardScheme::check_roles() const {
       refuse_roles(fmt::format("a list has axis {} twice", (*axes)[i]), "name each axis once");
     }
   }
-  for (const MeshAxis& axis : mesh_.axes()) {
+  for (const MeshAxis& axis : data_mesh_.axes()) {  // along the axes beside nothing is exchanged
     if (axis.size == 1 || has(master, axis.name) != has(replicate, axis.name)) continue;
     refuse_roles(fmt::format("axis {} is in {} of `master` and `replicate`", axis.name,
                              has(master, axis.name) ? "both" : "neither"),
@@ -256,7 +273,7 @@ void ShardScheme::check_roles() const {
     refuse_roles("masters are cut finer than parameters, and those otherwise between forward and backward",
                  "do without one of the two");
   }
-  if (options_.deterministic && (!mesh_.is_in_rank_order() || !begins_with(reduced, master))) {
+  if (options_.deterministic && (!data_mesh_.is_in_rank_order() || !begins_with(reduced, master))) {
     refuse_roles("gradients are not folded in the order of ranks as these axes lie",
                  "for a deterministic training list the axes of `master` first in the mesh, and give no order");
   }
@@ -276,6 +293,12 @@ ShardScheme::Axes ShardScheme::without(const Axes& all, const Axes& some) {
   for (const std::string& axis : all)
     if (std::find(some.begin(), some.end(), axis) == some.end()) rest.push_back(axis);
   return rest;
+}
+
+ShardScheme::Axes ShardScheme::holders() const {
+  Axes axes = partition;
+  axes.insert(axes.end(), master.begin(), master.end());
+  return axes;
 }
 
 int ShardScheme::finest() const {
@@ -309,6 +332,7 @@ std::string ShardScheme::describe() const {
       "{}: parameters {}, between forward and backward {}, gradients between micro-batches {}, optimizer state {}",
       name(), over(runtime), over(between), over(accumulator), over(master));
   if (const int copies = slice(replicate).count; copies > 1) text += fmt::format(", {} replicas", copies);
+  if (!beside.empty()) text += fmt::format(", beside {}", fmt::join(beside, ", "));
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/mesh.h"
+#include "runtime/shard/placement/rank_grid.h"
 #include "runtime/shard/schedule/scheduler.h"
 
 namespace zs {
@@ -91,14 +92,21 @@ class ShardScheme {
  public:
   using Axes = MeshAxes;
 
-  /// Error(config) where sizes do not divide, or options do not go together.
-  ShardScheme(const SchemeOptions& options, int rank, int ranks);
+  /// Scheme over the ranks of a sub-grid. Error(config) where sizes do not divide, or options do not go together.
+  ShardScheme(const SchemeOptions& options, const SubGrid& grid);
+  /// Scheme over all of so many ranks.
+  ShardScheme(const SchemeOptions& options, int rank, int ranks)
+      : ShardScheme(options, RankGrid({}, rank, ranks).sub_grid()) {}
 
   Axes runtime;      ///< parameters between uses
   Axes between;      ///< parameters between a unit's forward and its backward
   Axes accumulator;  ///< gradients between micro-batches
   Axes master;       ///< f32 weights, reduced gradients, optimizer state
   Axes replicate;    ///< ranks along these hold the same master shard
+  Axes partition;    ///< axes of the job's grid along which ranks hold different parts of parameters
+  /// Axes of the job's grid beside the scheme's: ranks along them exchange nothing of the unit. Those of `partition`,
+  /// and others, whose ranks hold the same and compute the same.
+  Axes beside;
   /// Axes over which a micro-batch's gradient is reduce-scattered; the rest of the reduction comes at the end.
   Axes reduced;
 
@@ -122,6 +130,10 @@ class ShardScheme {
   /// True if parameters are sharded between uses, at any number of ranks.
   bool shards_parameters() const;
   const Mesh& mesh() const { return mesh_; }
+  /// Shares of data in the job, over which a gradient's sum is.
+  int data_shares() const { return shares_; }
+  /// Axes over which a unit's masters and their partitions are cut: the ranks over them hold each value once.
+  Axes holders() const;
 
   UnitSchedule unit_schedule() const;
   /// True if the gradient that is reduced over `reduced` needs a second step to become the master shard's.
@@ -132,12 +144,14 @@ class ShardScheme {
   std::string describe() const;
 
  private:
-  ShardScheme(SchemeOptions options, const MeshPlan& plan, int rank, int ranks);
+  ShardScheme(SchemeOptions options, const MeshPlan& plan, const SubGrid& grid);
   void set_roles(const MeshPlan& plan);
   void check_roles() const;
 
   SchemeOptions options_;
-  Mesh mesh_;
+  Mesh data_mesh_;  // the scheme's own axes, over the ranks of the sub-grid
+  Mesh mesh_;       // all ranks: the axes beside, then those of data_mesh_
+  int shares_;
 };
 
 }  // namespace zs

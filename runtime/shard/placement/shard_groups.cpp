@@ -60,11 +60,14 @@ ShardGroups::ShardGroups(GroupTable& table, const ShardScheme& scheme, bool has_
   if (has_whole && !over.whole.empty() && over.whole != over.reduce)
     whole = table.group(Role::whole, scheme, over.whole);
   const int ranks = table.compute().size();
-  if (scheme.slice(scheme.master).count != ranks) norm = table.group(Role::norm, scheme, scheme.master);
+  if (scheme.slice(scheme.holders()).count != ranks) norm = table.group(Role::norm, scheme, scheme.holders());
 }
 
 GroupTable::GroupTable(World& world, GroupOptions options)
-    : world_(world), nobody_(make_null_world(world)), options_(std::move(options)) {}
+    : world_(world),
+      nobody_(make_null_world(world)),
+      options_(std::move(options)),
+      grid_(options_.grid, world.rank(), world.size()) {}
 
 GroupTable::~GroupTable() = default;
 
@@ -86,6 +89,12 @@ std::shared_ptr<Communicator> GroupTable::group(Role role, const ShardScheme& sc
 Communicator& GroupTable::compute() {
   if (!compute_) compute_ = world_.communicator();
   return *compute_;
+}
+
+Communicator& GroupTable::losses() {
+  if (grid_.is_data_alone()) return compute();
+  if (!losses_) losses_ = world_.group(grid_.loss_ranks());
+  return *losses_;
 }
 
 CommTraffic GroupTable::sent(Role role) const {

@@ -28,7 +28,8 @@ using ReplaceGroup = std::function<std::shared_ptr<Communicator>(GroupRole role,
 /// Options that the groups are made with.
 struct GroupOptions {
   Omit omit = Omit::nothing;
-  ReplaceGroup replace = {};  ///< empty: the world's own
+  ReplaceGroup replace = {};        ///< empty: the world's own
+  std::vector<GridAxis> grid = {};  ///< axes of the job's RankGrid; none: each rank reads other data
 };
 
 /// The communicators of a scheme on one rank, one for each group and stream. Those of schemes that cut alike are the
@@ -44,7 +45,7 @@ struct ShardGroups {
   std::shared_ptr<Communicator> finish;        ///< finish stream: its second step
   /// Reduce stream: the ranks that share one set of masters, where `reduce` is over others.
   std::shared_ptr<Communicator> whole;
-  /// Compute stream: the ranks that share one set of master weights; null: all ranks.
+  /// Compute stream: the ranks that share one set of master weights, of all partitions; null: all ranks.
   std::shared_ptr<Communicator> norm;
   /// Communicator on the reduce stream over the ranks that share one set of master weights.
   Communicator& over_masters() const { return whole ? *whole : *reduce; }
@@ -85,9 +86,13 @@ class GroupTable {
 
   /// Collective where there is none yet, which all ranks see alike: over the ranks that share what is cut over `axes`.
   std::shared_ptr<Communicator> group(Role role, const ShardScheme& scheme, const ShardScheme::Axes& axes);
-  /// All ranks, compute stream: losses, status. Collective the first time.
+  /// All ranks, compute stream: status. Collective the first time.
   Communicator& compute();
-  World& world() { return world_; }
+  /// The ranks that share a loss, compute stream: `compute()` where those are all. Collective the first time.
+  Communicator& losses();
+  const RankGrid& grid() const { return grid_; }
+  World& world() const { return world_; }
+  /// Traffic that this rank has sent so far for parameters and gradients.
   ShardGroups::Sent sent() const;
 
  private:
@@ -96,7 +101,8 @@ class GroupTable {
   World& world_;
   std::unique_ptr<World> nobody_;
   GroupOptions options_;
-  std::unique_ptr<Communicator> compute_;
+  RankGrid grid_;
+  std::unique_ptr<Communicator> compute_, losses_;
   std::map<std::pair<Role, std::vector<int>>, std::shared_ptr<Communicator>> groups_;
 };
 

@@ -11,6 +11,7 @@
 #include "runtime/base/random.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/base/usage_error.h"
+#include "runtime/shard/collectives/collectives.h"
 #include "runtime/tensor/arithmetic.h"
 #include "runtime/tensor/host_view.h"
 #include "runtime/tensor/ops.h"
@@ -95,9 +96,9 @@ ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOption
     : context_(context),
       options_(with_host_groups(options, world)),
       executor_(context, world, {options_.scheme, options.division, options.residence}, options.layout,
-                options.zero_copy && !options.checks_writes, {options.omit, options.replace_group}) {
+                options.zero_copy && !options.checks_writes, {options.omit, options.replace_group, options.grid}) {
   executor_.order_check().set(kSeed, fmt::to_string(options.seed));
-  const Division::Factors division = options.division.factors(world.size());
+  const Division::Factors division = options.division.factors(data_share().count);
   executor_.order_check().set("division of gradients",
                               fmt::format("{} before and {} after the sum", division.before, division.after));
   executor_.order_check().set(
@@ -161,10 +162,7 @@ Tensor ShardedRuntime::mean_over_ranks(const Tensor& x) {
   if (!x || x.dtype() != DType::f32)
     throw UsageError(fmt::format("mean_over_ranks() of {}", x ? x.describe() : "an empty tensor"),
                      "give a tensor of f32");
-  const NoGradGuard no_grad(context_);
-  Tensor mean = x * (1.0f / static_cast<float>(executor_.ranks()));
-  executor_.compute_comm().all_reduce(context_.stream(), "mean", mean.buffer(), ReduceOp::sum);
-  return mean;
+  return zs::mean_over_ranks(executor_.loss_comm(), x);
 }
 
 double ShardedRuntime::mean_over_ranks(double x) {
@@ -182,8 +180,8 @@ bool ShardedRuntime::stays_resident(const UnitPolicy& policy) const {
 std::shared_ptr<const Placement> ShardedRuntime::place(const std::string& unit, const UnitPolicy& policy) try {
   PlacementOptions options = placement_of(policy, options_);
   if (stays_resident(policy)) options.residence = {.cpu_link_gbs = options.residence.cpu_link_gbs};
-  if (policy.scheme) options.scheme = with_host_groups(options.scheme, executor_.hosts());
-  check_reshard(policy, ShardScheme(options.scheme, executor_.rank(), executor_.ranks()));
+  if (policy.scheme) options.scheme = with_host_groups(options.scheme, executor_.groups().world().hosts());
+  check_reshard(policy, ShardScheme(options.scheme, executor_.groups().grid().sub_grid()));
   set_between(options, policy);
   return executor_.placement(options);
 } catch (const Error& error) {
@@ -262,7 +260,7 @@ std::optional<RandomKey> ShardedRuntime::random_key(std::uint64_t place, std::in
                      "compute what takes them within a micro-batch or an evaluation");
   if (mode_ == Mode::eval) return {};
   // Micro-batches are dealt out to the ranks one after the other, unless somebody has said otherwise.
-  const std::int64_t before = step.micro_batch() * executor_.ranks() + executor_.rank();
+  const std::int64_t before = data_share().item(step.micro_batch());
   return RandomKey{options_.seed, step.steps_done(), first_sample_.value_or(before * samples), place};
 }
 

@@ -40,6 +40,8 @@ struct ShardOptions {
   /// Number of leading units that stay on the device, of those of which the host would keep something: they are the
   /// last whose gradients are reduced, and the first that are updated.
   int resident_units = 0;
+  /// Axes of the job's RankGrid, the last varies fastest; none: each rank reads other data.
+  std::vector<GridAxis> grid = {};
 };
 
 /// The sharded parameters of one model on one rank: units, their order, and the hooks that gather, free and reduce them
@@ -86,6 +88,8 @@ class ShardedRuntime : private ParameterOwner {
   /// else samples are counted as if micro-batches of one size were dealt out to the ranks one after the other. None in
   /// an evaluation, which draws nothing. UsageError outside.
   std::optional<RandomKey> random_key(std::uint64_t place, std::int64_t samples) const;
+  /// This rank's part of the data.
+  DataShare data_share() const { return executor_.groups().grid().data_share(); }
   /// True if a micro-batch of training is open.
   bool is_training() const { return executor_.step().is_in_micro_batch() && mode_ == Mode::train; }
   /// Sets the steps that are done, of a training that goes on: random numbers follow from it. zs::load says it itself.
@@ -151,13 +155,11 @@ class ShardedRuntime : private ParameterOwner {
   /// the same addresses.
   std::uint64_t step_key();
 
-  /// The mean of x (f32) over all ranks, element by element, the same bits on each; enqueued. No gradient. Collective.
+  /// The mean of x (f32) over the ranks that share a loss, element by element, the same bits on each; enqueued. The
+  /// gradient of x is the mean of what came back to each rank. Collective.
   Tensor mean_over_ranks(const Tensor& x);
-  /// Mean over all ranks of a number of the host, such as an accuracy. Blocks.
+  /// Mean over the same ranks of a number of the host, such as an accuracy. Blocks.
   double mean_over_ranks(double x);
-
-  /// Throws `mismatch`, which says itself what each rank did.
-  [[noreturn]] static void explain(const OrderMismatch& mismatch) { throw mismatch; }
 
   OrderCheck& order_check() { return executor_.order_check(); }
   Executor& executor() { return executor_; }
