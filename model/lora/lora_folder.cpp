@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "model/data/output_file.h"
+#include "model/families/family.h"
 #include "model/families/hf_config.h"
 #include "model/json/strict_json.h"
+#include "model/lora/saved_modules.h"
+#include "model/tokenizer/regex.h"
 #include "model/weights/regular_file.h"
 #include "model/weights/weight_files.h"
 
@@ -19,18 +23,15 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char *kConfigFile = "adapter_config.json", *kWeightsFile = "adapter_model.safetensors";
-constexpr std::string_view kPrefix = "base_model.model.";
 constexpr const char* kTask = "CAUSAL_LM";
+/// The embedding, and the name under which it is written once more, as peft has it, where it is the head, too.
+const std::string kEmbedding = "token_embedding.weight", kTiedHead = "tied head";
 
 /// Kinds of LoRA that give another output, where they are set.
 constexpr const char* kForeign[] = {"use_dora",
-                                    "use_rslora",
                                     "use_qalora",
                                     "use_bdlora",
                                     "lora_bias",
-                                    "rank_pattern",
-                                    "alpha_pattern",
-                                    "modules_to_save",
                                     "layer_replication",
                                     "target_parameters",
                                     "trainable_token_indices",
@@ -70,27 +71,63 @@ HfConfig read_config(const std::string& folder) {
 /// the name is another.
 std::string module_of(const std::string& tensor) {
   for (const std::string_view ending : {".lora_A.weight", ".lora_B.weight"})
-    if (tensor.starts_with(kPrefix) && tensor.ends_with(ending))
-      return tensor.substr(kPrefix.size(), tensor.size() - kPrefix.size() - ending.size());
+    if (tensor.starts_with(kPeftPrefix) && tensor.ends_with(ending))
+      return tensor.substr(kPeftPrefix.size(), tensor.size() - kPeftPrefix.size() - ending.size());
   return {};
 }
 
-/// Modules of the products that the tensors are of.
-std::vector<std::string> modules_of(const std::string& file, const std::vector<LoraProduct>& products) {
-  std::set<std::string> known, modules;
-  for (const LoraProduct& product : products) known.insert(product.module);
+/// Modules that an adapter's tensors are of.
+struct AdapterModules {
+  std::set<std::string> targets, saved;
+  std::set<std::string> used;  ///< words of modules_to_save that tensors belong to
+  bool has_tied_head = false;  ///< the head is there, beside the embedding that it is
+};
+
+/// Modules that may be trained whole, by their tensors in peft's files; a head that is the embedding is the latter's.
+std::map<std::string, std::string> savable_tensors(const ModelConfig& model) {
+  std::map<std::string, std::string> modules;
+  const TensorMap map = family_named(model.family).tensor_map(model);
+  for (const SavedModule& one : savable_modules(model))
+    for (const TensorRule& rule : one.rules) {
+      const std::string& tensor = rule.parts.front().tensor;
+      modules[std::string(kPeftPrefix) + tensor] = one.module;
+      if (tensor == map.token_embedding && !map.tied_head.empty())
+        modules[std::string(kPeftPrefix) + map.tied_head] = one.module;
+    }
+  return modules;
+}
+
+/// Modules by the names of their tensors. `words`: the names in modules_to_save.
+AdapterModules modules_of(const std::string& file, const ModelConfig& model, const std::vector<std::string>& words) {
+  std::set<std::string> products;
+  for (const LoraProduct& product : lora_products(model)) products.insert(product.module);
+  const std::map<std::string, std::string> savable = savable_tensors(model);
+  AdapterModules modules;
   std::vector<std::string> problems;
   const WeightFiles files(file);
   for (const auto& [name, tensor] : files.tensors()) {
-    const std::string module = module_of(name);
-    known.contains(module) ? void(modules.insert(module)) : problems.push_back("unknown " + shortened(name));
+    const std::string module = module_of(name), owner = name.substr(0, name.rfind('.'));
+    const auto saved = savable.find(name);
+    bool is_saved = false;
+    for (const std::string& word : words) {
+      const bool is_named = owner.ends_with(word) || (saved != savable.end() && saved->second.ends_with(word));
+      if (module.empty() && is_named) is_saved = true, modules.used.insert(word);
+    }
+    if (products.contains(module)) {
+      modules.targets.insert(module);
+    } else if (is_saved && saved != savable.end()) {
+      modules.saved.insert(saved->second);
+      modules.has_tied_head |= !owner.ends_with(saved->second);
+    } else {
+      problems.push_back((is_saved ? "modules_to_save in the blocks, " : "unknown ") + shortened(name));
+    }
   }
-  if (!problems.empty() || modules.empty())
+  if (!problems.empty() || modules.targets.empty())
     throw Error(ExitCode::model,
                 fmt::format("not an adapter of this model's products{}{}", problems.empty() ? "" : ", ",
                             problems.empty() ? ": it has no tensors" : first_five(problems)),
                 file, "use an adapter of the model in model.path");
-  return {modules.begin(), modules.end()};
+  return modules;
 }
 
 std::string weights_of(const std::string& folder) { return (fs::path(folder) / kWeightsFile).string(); }
@@ -99,39 +136,113 @@ json number(double value) {
   return value == std::floor(value) && std::abs(value) < 1e15 ? json(static_cast<std::int64_t>(value)) : json(value);
 }
 
+std::vector<std::string> words_of(const HfConfig& config, const char* key) {
+  if (!config.has(key)) return {};
+  const json& list = config.document().at(key);
+  if (!list.is_array()) config.refuse(key);
+  std::vector<std::string> words;
+  for (const json& word : list) {
+    if (!word.is_string() || word.get_ref<const std::string&>().empty()) config.refuse(key);
+    words.push_back(word.get<std::string>());
+  }
+  return words;
+}
+
+/// Modules by what differs of them from the rest.
+using ModulesByValue = std::map<double, std::vector<std::string>>;
+
+/// Modules that rank_pattern or alpha_pattern names, whose keys are expressions that the end of a name matches. Refused
+/// where two say different things of one: in a file there is no first.
+ModulesByValue read_pattern(const HfConfig& config, const char* key, const std::set<std::string>& modules) {
+  ModulesByValue values;
+  if (!config.has(key)) return values;
+  const json& patterns = config.document().at(key);
+  if (!patterns.is_object()) config.refuse(key);
+  std::map<std::string, double> of_module;
+  Regex::Scratch scratch;
+  for (const auto& [pattern, value] : patterns.items()) {
+    if (!value.is_number() || value.get<double>() <= 0) config.refuse(key);
+    const Regex expression("^(?:.*\\.)?(?:" + pattern + ")$", key);
+    for (const std::string& module : modules) {
+      if (!expression.find(module, 0, scratch)) continue;
+      const auto [known, is_new] = of_module.emplace(module, value.get<double>());
+      if (!is_new && known->second != value.get<double>()) config.refuse(key);
+    }
+  }
+  for (const auto& [module, value] : of_module) values[value].push_back(module);
+  return values;
+}
+
+/// Entries of lora.rank_pattern, or of lora.alpha_pattern; and below what peft has for them.
+std::vector<std::string> entries_of(const std::vector<LoraProduct>& products, const ModulesByValue& values) {
+  std::vector<std::string> entries;
+  for (const auto& [value, modules] : values)
+    for (const std::string& pattern : shortest_patterns(products, modules))
+      entries.push_back(fmt::format("{}={}", pattern, number(value).dump()));
+  return entries;
+}
+
+json pattern_json(const std::vector<LoraProduct>& products, const ModulesByValue& values) {
+  json patterns = json::object();
+  for (const auto& [value, modules] : values)
+    for (const std::string& pattern : shortest_patterns(products, modules)) patterns[pattern] = number(value);
+  return patterns;
+}
+
+/// True if what is trained whole is the head as well.
+bool has_tied_embedding(const ModelConfig& model, const std::vector<SavedModule>& saved) {
+  return model.tied_head && std::any_of(saved.begin(), saved.end(), [&](const SavedModule& one) {
+           return one.rules.front().parameter == kEmbedding;
+         });
+}
+
+/// "lm_head" of a model whose head is the embedding.
+std::string module_of_head(const ModelConfig& model) {
+  const std::string head = family_named(model.family).tensor_map(model).tied_head;
+  return head.substr(0, head.rfind('.'));
+}
+
 std::string config_json(const ModelConfig& model, const LoraConfig& lora) {
-  const auto products = lora_products(model), targets = matching(products, lora.targets);
+  const auto products = lora_products(model);
+  const auto targets = lora_targets(model, lora);
   std::vector<std::string> modules;
-  for (const LoraProduct& target : targets) modules.push_back(target.module);
-  nlohmann::ordered_json config = {{"alpha_pattern", json::object()},
+  ModulesByValue ranks, alphas;
+  for (const LoraTarget& target : targets) {
+    modules.push_back(target.module);
+    if (target.rank != lora.rank) ranks[static_cast<double>(target.rank)].push_back(target.module);
+    if (target.alpha != lora.alpha) alphas[target.alpha].push_back(target.module);
+  }
+  const auto saved = saved_modules(model, lora);
+  std::vector<std::string> names = peft_names(model, saved);
+  if (has_tied_embedding(model, saved)) names.push_back(module_of_head(model));
+  nlohmann::ordered_json config = {{"alpha_pattern", pattern_json(products, alphas)},
                                    {"base_model_name_or_path", model.path},
                                    {"bias", "none"},
                                    {"fan_in_fan_out", targets.front().is_transposed},
                                    {"inference_mode", true},
                                    {"init_lora_weights", true},
                                    {"lora_alpha", number(lora.alpha)},
-                                   {"lora_dropout", 0.0},
-                                   {"modules_to_save", nullptr},
+                                   {"lora_dropout", lora.dropout},
+                                   {"modules_to_save", saved.empty() ? json() : json(names)},
                                    {"peft_type", "LORA"},
                                    {"r", lora.rank},
-                                   {"rank_pattern", json::object()},
+                                   {"rank_pattern", pattern_json(products, ranks)},
                                    {"target_modules", shortest_patterns(products, modules)},
                                    {"task_type", kTask},
                                    {"use_dora", false},
-                                   {"use_rslora", false}};
+                                   {"use_rslora", lora.rslora}};
+  if (has_tied_embedding(model, saved)) config["ensure_weight_tying"] = true;
   return json_text(config) + "\n";
 }
 
 /// Some of another's parameters.
 class AdapterSource final : public ParameterSource {
  public:
-  explicit AdapterSource(std::shared_ptr<ParameterSource> all) : all_(std::move(all)) {
-    for (const ParameterShape& parameter : all_->parameters())
-      if (is_adapter_parameter(parameter.name)) parameters_.push_back(parameter);
-  }
+  AdapterSource(std::shared_ptr<ParameterSource> all, std::vector<ParameterShape> parameters)
+      : all_(std::move(all)), parameters_(std::move(parameters)) {}
   const std::vector<ParameterShape>& parameters() const override { return parameters_; }
   void read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) override {
-    all_->read(parameter, first, count, out);
+    all_->read(parameter == kTiedHead ? kEmbedding : parameter, first, count, out);
   }
 
  private:
@@ -144,29 +255,49 @@ class AdapterSource final : public ParameterSource {
 LoraConfig read_lora_folder(const std::string& folder, const ModelConfig& model) {
   const HfConfig config = read_config(folder);
   const auto products = lora_products(model);
+  std::vector<std::string> words = words_of(config, "modules_to_save");
+  std::sort(words.begin(), words.end());
+  words.erase(std::unique(words.begin(), words.end()), words.end());
+  const AdapterModules modules = modules_of(weights_of(folder), model, words);
+  if (modules.used.size() != words.size()) config.refuse("modules_to_save");
+  const std::vector<std::string> targets(modules.targets.begin(), modules.targets.end());
   LoraConfig lora{.rank = config.integer("r", 8),
                   .alpha = config.number("lora_alpha", 8),
-                  .targets = shortest_patterns(products, modules_of(weights_of(folder), products)),
+                  .rslora = config.boolean("use_rslora", false),
+                  .targets = shortest_patterns(products, targets),
+                  .rank_pattern = entries_of(products, read_pattern(config, "rank_pattern", modules.targets)),
+                  .alpha_pattern = entries_of(products, read_pattern(config, "alpha_pattern", modules.targets)),
+                  .modules_to_save = {modules.saved.begin(), modules.saved.end()},
                   .dropout = config.number("lora_dropout", 0),
                   .path = folder};
   if (lora.alpha <= 0) config.refuse("lora_alpha");
+  const bool is_one = modules.has_tied_head && config.boolean("ensure_weight_tying", false);
+  if (has_tied_embedding(model, saved_modules(model, lora)) && !is_one)
+    throw Error(ExitCode::model, "modules_to_save has the embedding, which is this model's head too, and trains two",
+                config.file(), "name the embedding and the head in it, with ensure_weight_tying = true");
   return lora;
 }
 
 std::unique_ptr<WeightImport> open_adapter(const ModelConfig& model, const LoraConfig& lora) {
-  const auto targets = lora_targets(model, lora);
-  return std::make_unique<WeightImport>(weights_of(lora.path), adapter_map(targets),
-                                        adapter_parameters(targets, lora.rank), "adapter of this model and rank");
+  return std::make_unique<WeightImport>(weights_of(lora.path), trained_map(model, lora),
+                                        trained_parameters(model, lora), "adapter of this model and rank");
 }
 
 void export_adapter(ParameterSource& source, const ModelConfig& model, const LoraConfig& lora,
                     const std::string& folder) {
-  export_file(source, adapter_map(lora_targets(model, lora)), weights_of(folder));
+  TensorMap map = trained_map(model, lora);
+  if (!map.tied_head.empty()) map.rules.push_back({kTiedHead, {{map.tied_head, model.vocab}}});
+  export_file(source, map, weights_of(folder));
   write_file_atomically((fs::path(folder) / kConfigFile).string(), config_json(model, lora));
 }
 
-std::unique_ptr<ParameterSource> adapters_of(std::shared_ptr<ParameterSource> all) {
-  return std::make_unique<AdapterSource>(std::move(all));
+std::unique_ptr<ParameterSource> trained_part(std::shared_ptr<ParameterSource> all, const ModelConfig& model,
+                                              const LoraConfig& lora) {
+  std::vector<ParameterShape> parameters = trained_parameters(model, lora);
+  const auto embedding = std::find_if(parameters.begin(), parameters.end(),
+                                      [](const ParameterShape& parameter) { return parameter.name == kEmbedding; });
+  if (model.tied_head && embedding != parameters.end()) parameters.push_back({kTiedHead, embedding->shape});
+  return std::make_unique<AdapterSource>(std::move(all), std::move(parameters));
 }
 
 }  // namespace zs

@@ -19,7 +19,7 @@ LoraConfig read_lora_folder(const std::string& folder, const ModelConfig& model)
 /// Error(model).
 std::unique_ptr<WeightImport> open_adapter(const ModelConfig& model, const LoraConfig& lora);
 
-/// Writes the adapters' parameters, all that `source` has, into a folder that exists.
+/// Writes the parameters that are trained, all that `source` has, into a folder that exists.
 void export_adapter(ParameterSource& source, const ModelConfig& model, const LoraConfig& lora,
                     const std::string& folder);
 
@@ -29,7 +29,8 @@ std::unique_ptr<ParameterSource> merged(std::shared_ptr<ParameterSource> base,
                                         std::shared_ptr<ParameterSource> adapters, const ModelConfig& model,
                                         const LoraConfig& lora);
 
-/// Source of the parameters that are adapters'.
-std::unique_ptr<ParameterSource> adapters_of(std::shared_ptr<ParameterSource> all);
+/// Source of the parameters that are trained: the adapters', and those of modules that are trained whole.
+std::unique_ptr<ParameterSource> trained_part(std::shared_ptr<ParameterSource> all, const ModelConfig& model,
+                                              const LoraConfig& lora);
 
 }  // namespace zs

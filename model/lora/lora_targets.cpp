@@ -3,19 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <set>
 
 #include "model/families/family.h"
 #include "runtime/base/check.h"
-#include "runtime/base/name_pattern.h"
+#include "runtime/base/pattern_entry.h"
 
 namespace zs {
 namespace {
 
 constexpr std::string_view kBlocks = "blocks.", kWeight = ".weight", kAdapters = ".lora.";
-constexpr const char* kPeftPrefix = "base_model.model.";
 
 std::string without_ending(const std::string& name) { return name.substr(0, name.size() - kWeight.size()); }
 
@@ -35,16 +36,6 @@ void visit(Module& module, const std::function<void(Module&)>& use) {
   for (Module* child : module.children()) visit(*child, use);
 }
 
-/// The shapes of a model's parameters, by name.
-std::map<std::string, Shape> shapes_of(const ModelConfig& model) {
-  std::map<std::string, Shape> shapes;
-  const auto network = family_named(model.family).make(model);
-  visit(*network, [&](Module& module) {
-    for (const auto& parameter : module.own_parameters()) shapes.emplace(parameter->name(), parameter->shape());
-  });
-  return shapes;
-}
-
 /// A name, and what is after each of its dots, longest first.
 std::vector<std::string> endings(const std::string& name) {
   std::vector<std::string> all{name};
@@ -53,13 +44,41 @@ std::vector<std::string> endings(const std::string& name) {
   return all;
 }
 
-/// "all-linear" is peft's word for all of them.
-bool matches(const std::string& pattern, const std::string& module) {
-  if (pattern == "all-linear") return true;
-  const NamePattern targets(pattern);
-  const auto all = endings(module);
-  return std::any_of(all.begin(), all.end(), [&](const std::string& ending) { return targets.matches(ending); });
-}
+/// Numbers that patterns give to products, where they differ from the rest: the first that matches counts.
+class PatternValues {
+ public:
+  PatternValues(const char* key, const std::vector<std::string>& entries, bool are_integers) : key_(key) {
+    for (const std::string& text : entries) {
+      const std::string example = are_integers ? "k_proj=4" : "k_proj=32";
+      const PatternEntry entry = PatternEntry::parse(key, text, example);
+      double value = 0;
+      const char* const end = entry.value.data() + entry.value.size();
+      const auto [stop, failed] = std::from_chars(entry.value.data(), end, value);
+      const bool is_number = failed == std::errc() && stop == end && value > 0 && value <= kMost;
+      if (!is_number || (are_integers && value != std::floor(value))) PatternEntry::refuse(key, text, example);
+      entries_.push_back({entry.pattern.text(), value});
+    }
+  }
+
+  double of(const std::string& module, double otherwise) const {
+    const auto found = std::find_if(entries_.begin(), entries_.end(),
+                                    [&](const auto& entry) { return is_named_by(entry.first, module); });
+    return found == entries_.end() ? otherwise : found->second;
+  }
+
+  void check_used(const std::vector<LoraTarget>& targets) const {
+    for (const auto& [pattern, value] : entries_)
+      if (std::none_of(targets.begin(), targets.end(),
+                       [&pattern = pattern](const LoraTarget& target) { return is_named_by(pattern, target.module); }))
+        throw Error(ExitCode::config, fmt::format("{}: no target is called like \"{}\"", key_, pattern), {},
+                    "name some of lora.targets, or leave it out");
+  }
+
+ private:
+  static constexpr double kMost = 65536;
+  const char* key_;
+  std::vector<std::pair<std::string, double>> entries_;
+};
 
 /// Number of letters of the shorter of two names that the other has in the same order.
 std::size_t common_letters(const std::string& a, const std::string& b) {
@@ -105,6 +124,22 @@ Error no_match(const std::vector<LoraProduct>& products, const std::string& patt
 
 }  // namespace
 
+bool is_named_by(const std::string& pattern, const std::string& module) {
+  if (pattern == "all-linear") return true;
+  const NamePattern targets(pattern);
+  const auto all = endings(module);
+  return std::any_of(all.begin(), all.end(), [&](const std::string& ending) { return targets.matches(ending); });
+}
+
+std::map<std::string, Shape> parameter_shapes(const ModelConfig& model) {
+  std::map<std::string, Shape> shapes;
+  const auto network = family_named(model.family).make(model);
+  visit(*network, [&](Module& module) {
+    for (const auto& parameter : module.own_parameters()) shapes.emplace(parameter->name(), parameter->shape());
+  });
+  return shapes;
+}
+
 std::string LoraProduct::a() const {
   return fmt::format("{}{}{}.lora_A.weight", block_of(parameter), kAdapters, below_block(*this));
 }
@@ -118,7 +153,7 @@ bool is_adapter_parameter(std::string_view name) {
 }
 
 std::vector<LoraProduct> lora_products(const ModelConfig& model) {
-  const auto shapes = shapes_of(model);
+  const auto shapes = parameter_shapes(model);
   std::vector<LoraProduct> products;
   for (const TensorRule& rule : family_named(model.family).tensor_map(model).rules) {
     const Shape& shape = shapes.at(rule.parameter);
@@ -139,7 +174,7 @@ std::vector<LoraProduct> matching(const std::vector<LoraProduct>& products, cons
   for (const LoraProduct& product : products) {
     bool is_matched = false;
     for (const std::string& pattern : patterns) {
-      if (!matches(pattern, product.module)) continue;
+      if (!is_named_by(pattern, product.module)) continue;
       used.insert(pattern);
       is_matched = true;
     }
@@ -150,8 +185,19 @@ std::vector<LoraProduct> matching(const std::vector<LoraProduct>& products, cons
   return found;
 }
 
-std::vector<LoraProduct> lora_targets(const ModelConfig& model, const LoraConfig& lora) {
-  return matching(lora_products(model), lora.targets);
+std::vector<LoraTarget> lora_targets(const ModelConfig& model, const LoraConfig& lora) {
+  const PatternValues ranks("lora.rank_pattern", lora.rank_pattern, true),
+      alphas("lora.alpha_pattern", lora.alpha_pattern, false);
+  std::vector<LoraTarget> targets;
+  for (LoraProduct& product : matching(lora_products(model), lora.targets)) {
+    const double rank = ranks.of(product.module, static_cast<double>(lora.rank));
+    const double alpha = alphas.of(product.module, lora.alpha);
+    targets.push_back({std::move(product), static_cast<std::int64_t>(rank), alpha,
+                       static_cast<float>(alpha / (lora.rslora ? std::sqrt(rank) : rank))});
+  }
+  ranks.check_used(targets);
+  alphas.check_used(targets);
+  return targets;
 }
 
 std::vector<std::string> shortest_patterns(const std::vector<LoraProduct>& all, std::span<const std::string> modules) {
@@ -161,7 +207,7 @@ std::vector<std::string> shortest_patterns(const std::vector<LoraProduct>& all, 
     const auto candidates = endings(module);
     const auto is_exact = [&](const std::string& ending) {
       return std::all_of(all.begin(), all.end(), [&](const LoraProduct& product) {
-        return !matches(ending, product.module) || wanted.contains(product.module);
+        return !is_named_by(ending, product.module) || wanted.contains(product.module);
       });
     };
     patterns.insert(*std::find_if(candidates.rbegin(), candidates.rend(), is_exact));
@@ -169,7 +215,7 @@ std::vector<std::string> shortest_patterns(const std::vector<LoraProduct>& all, 
   return {patterns.begin(), patterns.end()};
 }
 
-void attach_adapters(LanguageModel& model, const std::vector<LoraProduct>& targets, const LoraConfig& lora) {
+void attach_adapters(LanguageModel& model, const std::vector<LoraTarget>& targets, float dropout) {
   std::map<std::string, Linear*> products;
   std::map<std::string, TransformerBlock*> blocks;
   visit(model, [&](Module& module) {
@@ -177,33 +223,34 @@ void attach_adapters(LanguageModel& model, const std::vector<LoraProduct>& targe
     if (auto* const block = dynamic_cast<TransformerBlock*>(&module)) blocks[module.path()] = block;
   });
   std::map<std::string, LoraAdapters*> adapters;
-  for (const LoraProduct& target : targets) {
+  for (const LoraTarget& target : targets) {
     const std::string block = block_of(target.parameter);
     LoraAdapters*& own = adapters[block];
     if (own == nullptr) own = &blocks.at(block)->make_adapters();
     products.at(without_ending(target.parameter))
         ->add_adapter(own->add(below_block(target), {.in = target.columns,
                                                      .rows = target.rows,
-                                                     .rank = lora.rank,
+                                                     .rank = target.rank,
                                                      .first_row = target.row,
-                                                     .scale = lora.scale()}));
+                                                     .scale = target.scale,
+                                                     .dropout = dropout}));
   }
 }
 
-std::vector<ParameterShape> adapter_parameters(const std::vector<LoraProduct>& targets, std::int64_t rank) {
+std::vector<ParameterShape> adapter_parameters(const std::vector<LoraTarget>& targets) {
   std::vector<ParameterShape> parameters;
-  for (const LoraProduct& target : targets) {
-    parameters.push_back({target.a(), {rank, target.columns}});
-    parameters.push_back({target.b(), {target.rows, rank}});
+  for (const LoraTarget& target : targets) {
+    parameters.push_back({target.a(), {target.rank, target.columns}});
+    parameters.push_back({target.b(), {target.rows, target.rank}});
   }
   return parameters;
 }
 
-TensorMap adapter_map(const std::vector<LoraProduct>& targets) {
+TensorMap adapter_map(const std::vector<LoraTarget>& targets) {
   TensorMap map;
-  for (const LoraProduct& target : targets) {
-    map.rules.push_back({target.a(), {{kPeftPrefix + target.module + ".lora_A.weight"}}});
-    map.rules.push_back({target.b(), {{kPeftPrefix + target.module + ".lora_B.weight"}}});
+  for (const LoraTarget& target : targets) {
+    map.rules.push_back({target.a(), {{std::string(kPeftPrefix) + target.module + ".lora_A.weight"}}});
+    map.rules.push_back({target.b(), {{std::string(kPeftPrefix) + target.module + ".lora_B.weight"}}});
   }
   return map;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,8 +27,25 @@ struct LoraProduct {
   std::string b() const;
 };
 
+/// A product that has an adapter.
+struct LoraTarget : LoraProduct {
+  std::int64_t rank = 0;
+  double alpha = 0;
+  float scale = 1;  ///< factor of B A
+};
+
 /// True if a parameter of a model is an adapter's.
 bool is_adapter_parameter(std::string_view name);
+
+/// Prefix that modules have in peft's files.
+inline constexpr std::string_view kPeftPrefix = "base_model.model.";
+
+/// True if a pattern of modules names this one: a NamePattern of all of its name, or of what is after one of its dots.
+/// "all-linear", peft's word, names all.
+bool is_named_by(const std::string& pattern, const std::string& module);
+
+/// Shapes of a model's parameters, by name.
+std::map<std::string, Shape> parameter_shapes(const ModelConfig& model);
 
 /// All products in the blocks of a model whose sizes are known, in the order of its files.
 std::vector<LoraProduct> lora_products(const ModelConfig& model);
@@ -35,19 +53,20 @@ std::vector<LoraProduct> lora_products(const ModelConfig& model);
 /// Products whose name, or what of it is after one of its dots, a NamePattern matches: "q_proj", "*_proj",
 /// "layers.0.*". Error(config) that names a pattern which matches none, and the nearest names.
 std::vector<LoraProduct> matching(const std::vector<LoraProduct>& products, const std::vector<std::string>& patterns);
-/// Targets that a configuration names.
-std::vector<LoraProduct> lora_targets(const ModelConfig& model, const LoraConfig& lora);
+/// Targets that a configuration names, with the rank and the scale of each: alpha / rank, or with lora.rslora alpha /
+/// sqrt(rank) (Kalajdzievski 2023). Error(config) where lora.rank_pattern or lora.alpha_pattern has what it cannot.
+std::vector<LoraTarget> lora_targets(const ModelConfig& model, const LoraConfig& lora);
 
 /// Fewest patterns, without wildcards, that match these products of all and no other: last parts of their names where
 /// that will do, else whole names. peft understands them, too.
 std::vector<std::string> shortest_patterns(const std::vector<LoraProduct>& all, std::span<const std::string> modules);
 
 /// Gives a model that is not sharded yet its adapters.
-void attach_adapters(LanguageModel& model, const std::vector<LoraProduct>& targets, const LoraConfig& lora);
+void attach_adapters(LanguageModel& model, const std::vector<LoraTarget>& targets, float dropout);
 
 /// The adapters' parameters.
-std::vector<ParameterShape> adapter_parameters(const std::vector<LoraProduct>& targets, std::int64_t rank);
+std::vector<ParameterShape> adapter_parameters(const std::vector<LoraTarget>& targets);
 /// Map of the adapters' parameters to the files of peft.
-TensorMap adapter_map(const std::vector<LoraProduct>& targets);
+TensorMap adapter_map(const std::vector<LoraTarget>& targets);
 
 }  // namespace zs

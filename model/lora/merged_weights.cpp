@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "model/lora/lora_folder.h"
+#include "model/lora/saved_modules.h"
 
 namespace zs {
 namespace {
@@ -10,9 +12,11 @@ namespace {
 class MergedWeights final : public ParameterSource {
  public:
   MergedWeights(std::shared_ptr<ParameterSource> base, std::shared_ptr<ParameterSource> adapters,
-                const std::vector<LoraProduct>& targets, const LoraConfig& lora)
-      : base_(std::move(base)), adapters_(std::move(adapters)), lora_(lora) {
-    for (const LoraProduct& target : targets) targets_[target.parameter].push_back(target);
+                const ModelConfig& model, const LoraConfig& lora)
+      : base_(std::move(base)), adapters_(std::move(adapters)) {
+    for (const LoraTarget& target : lora_targets(model, lora)) targets_[target.parameter].push_back(target);
+    for (const SavedModule& saved : saved_modules(model, lora))
+      for (const TensorRule& rule : saved.rules) saved_.insert(rule.parameter);
     for (const ParameterShape& parameter : base_->parameters())
       if (!is_adapter_parameter(parameter.name)) parameters_.push_back(parameter);
   }
@@ -20,6 +24,7 @@ class MergedWeights final : public ParameterSource {
   const std::vector<ParameterShape>& parameters() const override { return parameters_; }
 
   void read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) override {
+    if (saved_.contains(parameter)) return adapters_->read(parameter, first, count, out);
     base_->read(parameter, first, count, out);
     const auto changed = targets_.find(parameter);
     if (changed == targets_.end()) return;
@@ -33,10 +38,10 @@ class MergedWeights final : public ParameterSource {
   };
 
   /// Reads the adapters of one parameter: its pieces are asked for one after the other.
-  void take(const std::string& parameter, const std::vector<LoraProduct>& targets) {
+  void take(const std::string& parameter, const std::vector<LoraTarget>& targets) {
     factors_.clear();
-    for (const LoraProduct& target : targets) {
-      const std::int64_t a = lora_.rank * target.columns, b = target.rows * lora_.rank;
+    for (const LoraTarget& target : targets) {
+      const std::int64_t a = target.rank * target.columns, b = target.rows * target.rank;
       Factors& factors = factors_.emplace_back();
       factors.a.resize(static_cast<std::size_t>(a));
       factors.b.resize(static_cast<std::size_t>(b));
@@ -46,27 +51,26 @@ class MergedWeights final : public ParameterSource {
     at_hand_ = parameter;
   }
 
-  void add(const LoraProduct& target, const Factors& factors, std::int64_t first, std::int64_t count,
-           float* out) const {
+  void add(const LoraTarget& target, const Factors& factors, std::int64_t first, std::int64_t count, float* out) const {
     const std::int64_t columns = target.columns, end = first + count;
     std::vector<float> sum(static_cast<std::size_t>(columns));
     const std::int64_t last = std::min(target.row + target.rows, (end + columns - 1) / columns);
     for (std::int64_t row = std::max(target.row, first / columns); row < last; ++row) {
       std::fill(sum.begin(), sum.end(), 0.0f);
-      for (std::int64_t k = 0; k < lora_.rank; ++k) {
-        const float b = factors.b[static_cast<std::size_t>((row - target.row) * lora_.rank + k)];
+      for (std::int64_t k = 0; k < target.rank; ++k) {
+        const float b = factors.b[static_cast<std::size_t>((row - target.row) * target.rank + k)];
         const float* const a = factors.a.data() + k * columns;
         for (std::int64_t i = 0; i < columns; ++i) sum[static_cast<std::size_t>(i)] += b * a[i];
       }
       const std::int64_t from = std::max(first, row * columns), to = std::min(end, (row + 1) * columns);
       for (std::int64_t i = from; i < to; ++i)
-        out[i - first] += lora_.scale() * sum[static_cast<std::size_t>(i - row * columns)];
+        out[i - first] += target.scale * sum[static_cast<std::size_t>(i - row * columns)];
     }
   }
 
   std::shared_ptr<ParameterSource> base_, adapters_;
-  LoraConfig lora_;
-  std::map<std::string, std::vector<LoraProduct>> targets_;  // by parameter
+  std::map<std::string, std::vector<LoraTarget>> targets_;  // by parameter
+  std::set<std::string> saved_;                             // parameters that are trained whole
   std::vector<ParameterShape> parameters_;
   std::string at_hand_;
   std::vector<Factors> factors_;  // factors of the parameter at hand
@@ -77,7 +81,7 @@ class MergedWeights final : public ParameterSource {
 std::unique_ptr<ParameterSource> merged(std::shared_ptr<ParameterSource> base,
                                         std::shared_ptr<ParameterSource> adapters, const ModelConfig& model,
                                         const LoraConfig& lora) {
-  return std::make_unique<MergedWeights>(std::move(base), std::move(adapters), lora_targets(model, lora), lora);
+  return std::make_unique<MergedWeights>(std::move(base), std::move(adapters), model, lora);
 }
 
 }  // namespace zs

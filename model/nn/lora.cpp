@@ -12,10 +12,11 @@ LoraAdapter::LoraAdapter(std::string path, const LoraOptions& options)
       options_(options),
       a_(add_parameter("lora_A.weight", {options.rank, options.in},
                        {.uniform_bound = 1 / std::sqrt(static_cast<float>(options.in))}, true)),
-      b_(add_parameter("lora_B.weight", {options.rows, options.rank}, {}, true)) {}
+      b_(add_parameter("lora_B.weight", {options.rows, options.rank}, {}, true)),
+      dropout_(make_child<Dropout>("dropout", options.dropout)) {}
 
 Tensor LoraAdapter::forward(const Tensor& x) {
-  const Tensor narrow = linear(cast_input(x), a_, nullptr);
+  const Tensor narrow = linear(dropout_(cast_input(x)), a_, nullptr);
   return linear(options_.scale == 1 ? narrow : mul(narrow, options_.scale), b_, nullptr);
 }
 

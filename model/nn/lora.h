@@ -4,19 +4,20 @@
 #include <span>
 #include <string>
 
-#include "model/nn/module.h"
+#include "model/nn/dropout.h"
 
 namespace zs {
 
 struct LoraOptions {
   std::int64_t in = 0, rows = 0, rank = 0;
   std::int64_t first_row = 0;  ///< first row of the product's weight that the adapter changes
-  float scale = 1;             ///< alpha / rank
+  float scale = 1;             ///< factor of B A
+  float dropout = 0;           ///< share of the input that is dropped, in training
 };
 
 /// A low-rank change of some rows of a product's weight (Hu et al. 2021): scale B A, with "lora_A.weight" (rank, in)
 /// and "lora_B.weight" (rows, rank). A begins uniform within 1 / sqrt(in), which is Kaiming's with a = sqrt(5) (He et
-/// al. 2015), and B at zero, so that the change begins at zero.
+/// al. 2015), and B at zero, so that the change begins at zero. Each adapter drops elements of its own.
 class LoraAdapter : public Layer<LoraAdapter> {
  public:
   LoraAdapter(std::string path, const LoraOptions& options);
@@ -30,6 +31,7 @@ class LoraAdapter : public Layer<LoraAdapter> {
  private:
   LoraOptions options_;
   Parameter &a_, &b_;
+  Dropout& dropout_;
 };
 
 /// The adapters of one block: a unit of its own within the block's, so that they have their own precision, and

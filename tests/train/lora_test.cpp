@@ -2,10 +2,11 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "model/families/family.h"
-#include "model/lora/lora_targets.h"
+#include "model/lora/saved_modules.h"
 #include "model/train/plan/plan.h"
 #include "tests/train/config_text.h"
 
@@ -88,9 +89,53 @@ TEST_CASE("what is wrong with the keys of adapters is said in one line") {
   CHECK(problem({"lora.rank=4", "lora.targets=lm_head"}).what_happened().ends_with("called like \"lm_head\""));
   CHECK(problem({"lora.rank=33", "lora.targets=k_proj"}).what_happened() ==
         "lora.rank 33 is more than model.layers.0.self_attn.k_proj has, (32, 64)");
-  CHECK(problem({"lora.rank=4", "lora.targets=k_proj", "lora.dropout=0.1"}).what_happened() == "lora.dropout is 0.1");
+  CHECK(problem({"lora.rank=4", "lora.targets=k_proj", "lora.dropout=1"}).what_happened() == "lora.dropout is 1");
+  CHECK(problem({"lora.rank=4", "lora.targets=k_proj", "lora.rank_pattern=k_proj"}).what_happened() ==
+        "lora.rank_pattern has \"k_proj\"");
+  CHECK(problem({"lora.rank=4", "lora.targets=k_proj", "lora.rank_pattern=k_proj=2.5"}).what_happened() ==
+        "lora.rank_pattern has \"k_proj=2.5\"");
+  CHECK(problem({"lora.rank=4", "lora.targets=k_proj", "lora.alpha_pattern=q_proj=2"}).what_happened() ==
+        "lora.alpha_pattern: no target is called like \"q_proj\"");
+  CHECK(problem({"lora.rank=4", "lora.targets=k_proj", "lora.rank_pattern=0.self_attn.k_proj=40"}).what_happened() ==
+        "lora.rank_pattern 40 is more than model.layers.0.self_attn.k_proj has, (32, 64)");
+  const Error unsaved = problem({"lora.rank=4", "lora.targets=k_proj", "lora.modules_to_save=v_proj"});
+  CHECK(unsaved.what_happened() == "lora.modules_to_save: no module outside of the blocks is called like \"v_proj\"");
+  CHECK(unsaved.what_to_do().starts_with("this model has embed_tokens, norm, lm_head;"));
+  CHECK(problem({"lora.modules_to_save=lm_head"}).what_happened().starts_with("lora.rank is 0"));
   CHECK(with_lora().lora.alpha == 4);
-  CHECK(with_lora({"lora.alpha=16"}).lora.scale() == 4);
+}
+
+TEST_CASE("targets have ranks and scales of their own where a pattern says so, the first that matches") {
+  const auto targets_of = [](const Overrides& more) {
+    const Config config = with_lora(more);
+    std::map<std::string, std::pair<std::int64_t, double>> found;
+    for (const LoraTarget& target : lora_targets(config.model, config.lora))
+      found[target.module.substr(std::string("model.layers.").size())] = {target.rank, target.scale};
+    return found;
+  };
+  CHECK(targets_of({"lora.alpha=16"}).at("3.self_attn.q_proj") == std::pair(std::int64_t{4}, 4.0));
+  CHECK(targets_of({"lora.alpha=16", "lora.rslora=true"}).at("3.self_attn.q_proj") == std::pair(std::int64_t{4}, 8.0));
+  const auto targets =
+      targets_of({"lora.alpha=16", "lora.rslora=true", "lora.rank_pattern=[\"layers.1.*=16\", \"q_proj=1\"]",
+                  "lora.alpha_pattern=down_proj=2"});
+  CHECK(targets.at("0.self_attn.q_proj") == std::pair(std::int64_t{1}, 16.0));
+  CHECK(targets.at("1.self_attn.q_proj") == std::pair(std::int64_t{16}, 4.0));
+  CHECK(targets.at("1.mlp.down_proj") == std::pair(std::int64_t{16}, 0.5));
+  CHECK(targets.at("2.mlp.down_proj") == std::pair(std::int64_t{4}, 1.0));
+}
+
+TEST_CASE("modules that are trained whole are units with gradients and moments, beside frozen ones") {
+  const Config config = with_lora({"lora.modules_to_save=[\"embed_tokens\", \"lm_head\", \"norm\"]"});
+  std::map<std::string, bool> is_frozen;
+  for (const TrainPlan::Unit& unit : make_plan(config, 0, 2).units) is_frozen[unit.name] = unit.is_frozen;
+  for (const char* trained : {"token_embedding", "head", "norm", "blocks.3.lora"}) CHECK_FALSE(is_frozen.at(trained));
+  CHECK(is_frozen.at("blocks.3"));
+  const auto names = [&](std::vector<std::string> patterns) {
+    LoraConfig lora = config.lora;
+    lora.modules_to_save = std::move(patterns);
+    return peft_names(config.model, saved_modules(config.model, lora));
+  };
+  CHECK(names({"model.embed_tokens", "norm"}) == std::vector<std::string>{"embed_tokens", "model.norm"});
 }
 
 TEST_CASE("a plan with adapters has gradients, moments and reductions of these alone, in f32 beside bf16") {

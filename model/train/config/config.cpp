@@ -45,7 +45,6 @@ std::string kind_of(const toml::node& node) {
 std::string expected(const ConfigKey& key) {
   const std::string allowed = key.allowed();
   if (!key.choices.empty()) return "use one of " + allowed;
-  if (key.range.min == key.range.max) return fmt::format("only {} is supported: leave it out", allowed);
   const bool is_countable = !key.type().starts_with("true") && !key.type().starts_with("seconds");
   return "give " + (is_countable ? article(key.type()) : key.type()) + (allowed.empty() ? "" : ", " + allowed);
 }

@@ -116,13 +116,31 @@ constexpr std::array kTrainingKeys = {
     ConfigKey{"lora.alpha", [](Config& c) -> ConfigSlot { return &c.lora.alpha; }, between(0, 1e6), "",
               "`lora.rank`; with `lora.path` the adapter's",
               "What the adapters add is multiplied by `lora.alpha` / `lora.rank`; 0: the default.", OnResume::refused},
+    ConfigKey{"lora.rslora", [](Config& c) -> ConfigSlot { return &c.lora.rslora; }, any, "",
+              "`false`; with `lora.path` the adapter's",
+              "By `lora.alpha` / sqrt(`lora.rank`) instead (rsLoRA, Kalajdzievski 2023).", OnResume::refused},
     ConfigKey{"lora.targets", [](Config& c) -> ConfigSlot { return &c.lora.targets; }, any, "",
               "required with `lora.rank`; with `lora.path` the adapter's",
               "Which products of the blocks have an adapter, by their names in transformers: `\"q_proj\"` is that of "
               "every block, `\"layers.0.*\"` are all of the first. `*` in a pattern matches any part of a name.",
               OnResume::refused},
-    ConfigKey{"lora.dropout", [](Config& c) -> ConfigSlot { return &c.lora.dropout; }, between(0, 0), "", "",
-              "Must be 0: adapters have no dropout.", OnResume::refused},
+    ConfigKey{"lora.rank_pattern", [](Config& c) -> ConfigSlot { return &c.lora.rank_pattern; }, any, "",
+              "`[]`; with `lora.path` the adapter's",
+              "Other ranks of some targets, `\"k_proj=4\"`, by patterns as in `lora.targets`; the first that matches "
+              "counts.",
+              OnResume::refused},
+    ConfigKey{"lora.alpha_pattern", [](Config& c) -> ConfigSlot { return &c.lora.alpha_pattern; }, any, "",
+              "`[]`; with `lora.path` the adapter's", "Other values of `lora.alpha` of some targets.",
+              OnResume::refused},
+    ConfigKey{"lora.modules_to_save", [](Config& c) -> ConfigSlot { return &c.lora.modules_to_save; }, any, "",
+              "`[]`; with `lora.path` the adapter's",
+              "Modules outside of the blocks that are trained whole beside the adapters: `\"embed_tokens\"`, "
+              "`\"lm_head\"`, `\"norm\"`.",
+              OnResume::refused},
+    ConfigKey{"lora.dropout", [](Config& c) -> ConfigSlot { return &c.lora.dropout; }, below_one, "",
+              "0.0; with `lora.path` the adapter's",
+              "Probability with which training drops an element of an adapter's input. May be changed when a run goes "
+              "on."},
     ConfigKey{"lora.path", [](Config& c) -> ConfigSlot { return &c.lora.path; }, any, "", "",
               "Folder of an adapter as peft writes it: its adapter_config.json gives the keys above, and training "
               "continues from its weights. A key that is given as well must be equal.",

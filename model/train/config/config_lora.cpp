@@ -3,24 +3,27 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
+#include <initializer_list>
+#include <map>
 #include <set>
+#include <utility>
 
 #include "model/lora/lora_folder.h"
+#include "model/lora/saved_modules.h"
 
 namespace zs {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char *kRank = "lora.rank", *kAlpha = "lora.alpha", *kTargets = "lora.targets",
+constexpr const char *kRank = "lora.rank", *kAlpha = "lora.alpha", *kTargets = "lora.targets", *kRslora = "lora.rslora",
+                     *kRanks = "lora.rank_pattern", *kAlphas = "lora.alpha_pattern", *kSaved = "lora.modules_to_save",
                      *kDropout = "lora.dropout", *kPath = "lora.path";
-
-std::set<std::string> modules_of(const std::vector<LoraProduct>& products) {
-  std::set<std::string> modules;
-  for (const LoraProduct& product : products) modules.insert(product.module);
-  return modules;
-}
+/// Keys that say what an adapter is, with its model.
+constexpr std::initializer_list<const char*> kOfAdapter = {kRank,   kAlpha, kTargets, kRslora, kRanks,
+                                                           kAlphas, kSaved, kDropout, kPath};
 
 /// The last parts of the products' names, each once.
 std::string names_of(const std::vector<LoraProduct>& products) {
@@ -45,10 +48,26 @@ std::string found_adapter(const ConfigDraft& draft) {
   return fs::absolute(is_beside ? beside : path).lexically_normal().string();
 }
 
+/// Meaning of keys of adapters: rank and scale of each target, so that two ways of saying the same are equal.
+using Meaning = std::map<std::string, std::pair<std::int64_t, float>>;
+
+Meaning meaning_of(const ModelConfig& model, const LoraConfig& lora, bool is_of_targets) {
+  Meaning meaning;
+  for (const LoraTarget& target : lora_targets(model, lora))
+    meaning[target.module] = is_of_targets ? std::pair(std::int64_t{0}, 0.0f) : std::pair(target.rank, target.scale);
+  return meaning;
+}
+
+std::string text_of(const std::vector<std::string>& list) { return fmt::format("{}", fmt::join(list, ", ")); }
+
 /// Takes what the folder says; what was given beside it must say the same. Its dropout is not of its weights: who gives
-/// 0 goes on without.
-void take_folder(ConfigDraft& draft, const LoraConfig& folder, const std::vector<LoraProduct>& products) {
+/// another goes on with that.
+void take_folder(ConfigDraft& draft, const LoraConfig& folder) {
   LoraConfig& lora = draft.config.lora;
+  const ModelConfig& model = draft.config.model;
+  const auto keep = [&](const char* key, auto LoraConfig::*member, LoraConfig& all) {
+    if (draft.is_given(key)) all.*member = lora.*member;
+  };
   const auto compare = [&](const char* key, bool is_same, const std::string& given, const std::string& theirs) {
     if (draft.is_given(key) && !is_same)
       draft.report(key, fmt::format("{} = {} contradicts lora.path, where it is {}", key, given, theirs),
@@ -56,18 +75,33 @@ void take_folder(ConfigDraft& draft, const LoraConfig& folder, const std::vector
   };
   compare(kRank, lora.rank == folder.rank, fmt::format("{}", lora.rank), fmt::format("{}", folder.rank));
   compare(kAlpha, lora.alpha == folder.alpha, fmt::format("{}", lora.alpha), fmt::format("{}", folder.alpha));
-  const bool has_targets = draft.is_given(kTargets);
-  compare(
-      kTargets,
-      !has_targets || modules_of(matching(products, lora.targets)) == modules_of(matching(products, folder.targets)),
-      fmt::format("{}", fmt::join(lora.targets, ", ")), fmt::format("{}", fmt::join(folder.targets, ", ")));
-  const std::vector<std::string> targets = has_targets ? lora.targets : folder.targets;
-  const double dropout = draft.is_given(kDropout) ? lora.dropout : folder.dropout;
-  const std::string export_to = lora.export_to;
-  lora = folder;
-  lora.export_to = export_to;
-  lora.targets = targets;
-  lora.dropout = dropout;
+  compare(kRslora, lora.rslora == folder.rslora, fmt::format("{}", lora.rslora), fmt::format("{}", folder.rslora));
+  const auto compare_list = [&](const char* key, std::vector<std::string> LoraConfig::*member) {
+    if (!draft.is_given(key)) return;
+    LoraConfig given = folder;
+    given.*member = lora.*member;
+    const bool is_of_targets = member == &LoraConfig::targets;
+    if (is_of_targets) given.rank_pattern = given.alpha_pattern = {};
+    LoraConfig theirs = folder;
+    if (is_of_targets) theirs.rank_pattern = theirs.alpha_pattern = {};
+    const auto paths = [&](const LoraConfig& one) {
+      std::set<std::string> all;
+      for (const SavedModule& saved : saved_modules(model, one)) all.insert(saved.path);
+      return all;
+    };
+    const bool is_same = meaning_of(model, given, is_of_targets) == meaning_of(model, theirs, is_of_targets) &&
+                         paths(given) == paths(theirs);
+    compare(key, is_same, text_of(lora.*member), text_of(folder.*member));
+  };
+  compare_list(kTargets, &LoraConfig::targets);
+  compare_list(kRanks, &LoraConfig::rank_pattern);
+  compare_list(kAlphas, &LoraConfig::alpha_pattern);
+  compare_list(kSaved, &LoraConfig::modules_to_save);
+  LoraConfig taken = folder;
+  taken.export_to = lora.export_to;
+  keep(kTargets, &LoraConfig::targets, taken);
+  keep(kDropout, &LoraConfig::dropout, taken);
+  lora = std::move(taken);
 }
 
 /// True if everything is known without the folder, as in the configuration that a run has left.
@@ -75,26 +109,27 @@ bool is_adapter_described(const ConfigDraft& draft) {
   return draft.is_given(kRank) && draft.is_given(kAlpha) && draft.is_given(kTargets);
 }
 
-void read_folder(ConfigDraft& draft, const std::vector<LoraProduct>& products) {
+void read_folder(ConfigDraft& draft) {
   LoraConfig& lora = draft.config.lora;
   lora.path = found_adapter(draft);
   if (is_adapter_described(draft) && !exists(lora.path)) return;
   if (draft.config.model.path.empty())
     return draft.report(kPath, "lora.path is set, and model.path is not", "name the model that the adapter belongs to");
-  take_folder(draft, read_lora_folder(lora.path, draft.config.model), products);
+  take_folder(draft, read_lora_folder(lora.path, draft.config.model));
 }
 
-void check_rank(ConfigDraft& draft, const std::vector<LoraProduct>& targets) {
-  const std::int64_t rank = draft.config.lora.rank;
-  const auto smallest = std::min_element(targets.begin(), targets.end(), [](const auto& a, const auto& b) {
-    return std::min(a.rows, a.columns) < std::min(b.rows, b.columns);
+void check_rank(ConfigDraft& draft, const std::vector<LoraTarget>& targets) {
+  const auto most = [](const LoraTarget& target) { return std::min(target.rows, target.columns); };
+  const auto worst = std::max_element(targets.begin(), targets.end(), [&](const auto& a, const auto& b) {
+    return a.rank - most(a) < b.rank - most(b);
   });
-  const std::int64_t most = std::min(smallest->rows, smallest->columns);
-  if (rank > most)
-    draft.report(kRank,
-                 fmt::format("lora.rank {} is more than {} has, ({}, {})", rank, smallest->module, smallest->rows,
-                             smallest->columns),
-                 fmt::format("use at most {}", most));
+  if (worst->rank > most(*worst)) {
+    const char* const key = worst->rank == draft.config.lora.rank ? kRank : kRanks;
+    draft.report(key,
+                 fmt::format("{} {} is more than {} has, ({}, {})", key, worst->rank, worst->module, worst->rows,
+                             worst->columns),
+                 fmt::format("use at most {}", most(*worst)));
+  }
 }
 
 void check(ConfigDraft& draft, const std::vector<LoraProduct>& products) {
@@ -105,14 +140,10 @@ void check(ConfigDraft& draft, const std::vector<LoraProduct>& products) {
                         "leave plan.apply out, or the adapters");
   }
   if (lora.alpha == 0) lora.alpha = static_cast<double>(lora.rank);
-  if (lora.dropout != 0 && draft.use == ConfigFor::training)
-    draft.report(kDropout,
-                 fmt::format("the adapter in lora.path was trained with a lora_dropout of {}, which is not supported",
-                             lora.dropout),
-                 "set lora.dropout = 0 to train on without");
   if (lora.targets.empty())
     return draft.report(kTargets, "lora.targets is missing", "name products of the model: " + names_of(products));
-  check_rank(draft, matching(products, lora.targets));
+  check_rank(draft, lora_targets(draft.config.model, lora));
+  saved_modules(draft.config.model, lora);  // its error
 }
 
 bool has_sizes(const ConfigDraft& draft) {
@@ -123,22 +154,27 @@ bool has_sizes(const ConfigDraft& draft) {
 
 void resolve_lora(ConfigDraft& draft) {
   LoraConfig& lora = draft.config.lora;
-  if (!are_good(draft, {kRank, kAlpha, kTargets, kDropout, kPath}) || !has_sizes(draft)) return;
+  if (!are_good(draft, kOfAdapter) || !has_sizes(draft)) return;
   if (lora.path.empty() && !lora.is_on()) {
-    if (!lora.targets.empty() || !lora.export_to.empty() || lora.alpha != 0)
+    if (!lora.targets.empty() || !lora.export_to.empty() || lora.alpha != 0 || lora.rslora ||
+        !lora.rank_pattern.empty() || !lora.alpha_pattern.empty() || !lora.modules_to_save.empty())
       draft.report(kRank, "lora.rank is 0, and other keys say what adapters shall be",
                    "give the rank of the adapters, such as lora.rank = 8, or leave all lora keys out");
     return;
   }
   try {
-    const auto products = lora_products(draft.config.model);
-    if (!lora.path.empty()) read_folder(draft, products);
-    if (are_good(draft, {kRank, kAlpha, kTargets, kDropout, kPath})) check(draft, products);
+    if (!lora.path.empty()) read_folder(draft);
+    if (are_good(draft, kOfAdapter)) check(draft, lora_products(draft.config.model));
   } catch (const Error& error) {
-    const bool is_of_targets = error.code() == ExitCode::config;
-    draft.bad.insert(is_of_targets ? kTargets : kPath);
-    draft.problems.emplace_back(error.code(), error.what_happened(),
-                                is_of_targets ? draft.where(kTargets) : error.where(), error.what_to_do());
+    // A message about a key begins with it.
+    const auto key = std::find_if(kOfAdapter.begin(), kOfAdapter.end(), [&](const char* name) {
+      return error.code() == ExitCode::config && error.what_happened().find_first_of(": ") == std::strlen(name) &&
+             error.what_happened().starts_with(name);
+    });
+    const bool is_of_key = key != kOfAdapter.end();
+    draft.bad.insert(is_of_key ? *key : kPath);
+    draft.problems.emplace_back(error.code(), error.what_happened(), is_of_key ? draft.where(*key) : error.where(),
+                                error.what_to_do());
   }
 }
 

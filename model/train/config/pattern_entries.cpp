@@ -14,24 +14,7 @@ std::vector<DimPattern> parse_all(const std::vector<std::string>& entries) {
   return patterns;
 }
 
-[[noreturn]] void refuse(const std::string& key, const std::string& text, const std::string& example) {
-  throw Error(ExitCode::config, fmt::format("{} has \"{}\"", key, text), {},
-              fmt::format("write \"PATTERN=VALUE\", such as \"{}\"", example));
-}
-
 }  // namespace
-
-NamePattern pattern_of(const std::string& key, const std::string& text) try {
-  return NamePattern(text);
-} catch (const Error& error) {
-  throw Error(error.code(), fmt::format("{}: {}", key, error.what_happened()), {}, error.what_to_do());
-}
-
-PatternEntry PatternEntry::parse(const std::string& key, const std::string& text, const std::string& example) {
-  const std::size_t sign = text.rfind('=');
-  if (sign == std::string::npos || sign == 0 || sign + 1 == text.size()) refuse(key, text, example);
-  return {pattern_of(key, text.substr(0, sign)), text.substr(sign + 1)};
-}
 
 DimPattern DimPattern::parse(const std::string& text) {
   constexpr const char* kKey = "shard.dims";
@@ -40,7 +23,7 @@ DimPattern DimPattern::parse(const std::string& text) {
   DimPattern parsed{std::move(entry.pattern)};
   const char* const end = entry.value.data() + entry.value.size();
   const auto result = std::from_chars(entry.value.data(), end, parsed.dim);
-  if (result.ec != std::errc() || result.ptr != end) refuse(kKey, text, kExample);
+  if (result.ec != std::errc() || result.ptr != end) PatternEntry::refuse(kKey, text, kExample);
   return parsed;
 }
 

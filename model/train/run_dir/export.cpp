@@ -13,6 +13,7 @@
 #include "model/families/family.h"
 #include "model/families/hf_config.h"
 #include "model/lora/lora_folder.h"
+#include "model/lora/saved_modules.h"
 #include "model/train/config/config_schema.h"
 #include "model/train/config/folder_model.h"
 #include "model/train/config/key_use.h"
@@ -172,8 +173,7 @@ ExportSource of_folder(const std::string& folder, const LoraConfig& lora = {}) {
                       folder};
   if (lora.path.empty()) return source;
   source.lora = lora;
-  source.adapter = std::make_shared<ImportedWeights>(open_adapter(model, lora),
-                                                     adapter_parameters(lora_targets(model, lora), lora.rank));
+  source.adapter = std::make_shared<ImportedWeights>(open_adapter(model, lora), trained_parameters(model, lora));
   return source;
 }
 
@@ -307,7 +307,7 @@ void write_adapter(const ExportSource& source, const ExportJob& job) {
     throw Error(ExitCode::config, "the model has no adapter", job.to,
                 "name a run with lora.rank, or leave --adapter out");
   OutputFolder folder = open_folder(job);
-  export_adapter(*adapters_of(source.adapter), source.model, source.lora, folder.writing());
+  export_adapter(*trained_part(source.adapter, source.model, source.lora), source.model, source.lora, folder.writing());
   folder.commit(listing(job, folder.writing()));
 }
 

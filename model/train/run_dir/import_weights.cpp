@@ -61,14 +61,14 @@ std::vector<ParameterShape> shapes_of(const TrainPlan& plan) {
 }  // namespace
 
 WeightImports open_weights(const Config& config, const TrainPlan& plan) {
-  WeightImports weights;
+  WeightImports weights;  // the first that has a parameter counts: an adapter may have modules that are trained whole
+  if (!config.lora.path.empty()) weights.push_back(open_adapter(config.model, config.lora));
   if (!config.model.path.empty()) {
     std::vector<ParameterShape> parameters = shapes_of(plan);
     std::erase_if(parameters, [](const ParameterShape& parameter) { return is_adapter_parameter(parameter.name); });
     weights.push_back(std::make_unique<WeightImport>(
         config.model.path, family_named(config.model.family).tensor_map(config.model), parameters));
   }
-  if (!config.lora.path.empty()) weights.push_back(open_adapter(config.model, config.lora));
   return weights;
 }
 

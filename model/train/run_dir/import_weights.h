@@ -11,7 +11,7 @@
 
 namespace zs {
 
-/// Files that a model begins from, each with parameters that the others have not. None: it draws its weights.
+/// Files that a model begins from; the first that has a parameter counts. None: it draws its weights.
 using WeightImports = std::vector<std::unique_ptr<WeightImport>>;
 
 /// The weights in the folder `model.path`, checked against the planned model: every parameter is there, and nothing

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
+#include <string>
 
-#include "model/lora/lora_targets.h"
+#include "model/lora/saved_modules.h"
 #include "model/train/config/config_recompute.h"
 #include "model/train/config/pattern_entries.h"
 #include "model/train/session/session.h"
@@ -124,15 +126,22 @@ double unit_mib(const Config& config, Transport transport, int ranks) {
 }
 
 void shard_model(LanguageModel& model, ShardedRuntime& runtime, const Config& config, double unit_mib) {
-  if (config.lora.is_on()) attach_adapters(model, lora_targets(config.model, config.lora), config.lora);
+  std::set<std::string> trained;  // modules that are trained whole beside adapters
+  if (config.lora.is_on()) {
+    attach_adapters(model, lora_targets(config.model, config.lora), static_cast<float>(config.lora.dropout));
+    for (const SavedModule& saved : saved_modules(config.model, config.lora)) trained.insert(saved.path);
+  }
   const bool has_blocks = config.shard.units == "block";
   ChoosePolicy policy;
   if (config.lora.is_on())
-    policy = [own = adapter_policy(config)](const Module& unit) {
-      return is_adapters(unit) ? own : UnitPolicy{.is_frozen = true};
+    policy = [own = adapter_policy(config), trained](const Module& unit) {
+      return is_adapters(unit) ? own : UnitPolicy{.is_frozen = !trained.contains(unit.path())};
     };
   shard_module(
-      model, runtime, [=](const Module& module) { return is_adapters(module) || (has_blocks && module.is_block()); },
+      model, runtime,
+      [&](const Module& module) {
+        return is_adapters(module) || trained.contains(module.path()) || (has_blocks && module.is_block());
+      },
       {}, policy, std::llround(unit_mib * kMiB));
 }
 

@@ -8,10 +8,14 @@ import pathlib
 import sys
 import warnings
 
-CASES = {  # name: (model, rank, alpha, targets)
+CASES = {  # name: (model, rank, alpha, targets[, more])
     "gpt2": ("gpt2", 4, 8, ["c_attn", "c_proj"]),
     "llama": ("llama3-rope", 4, 6, ["q_proj", "v_proj", "down_proj"]),
     "qwen2": ("qwen2", 8, 8, "model.layers.1.*(k_proj|up_proj|o_proj)"),
+    "patterns": ("llama3-rope", 4, 6, "all-linear",
+                 {"use_rslora": True, "rank_pattern": {"k_proj": 2, "layers.1.mlp.up_proj": 9}, "alpha_pattern": {"^model.layers.0.self_attn.q_proj": 12},
+                  "modules_to_save": ["embed_tokens", "lm_head"]}),
+    "tied": ("gpt2", 3, 5, ["c_fc"], {"modules_to_save": ["wte", "lm_head", "ln_f"], "ensure_weight_tying": True}),
 }
 MODELS = pathlib.Path(__file__).resolve().parent.parent / "huggingface"
 LENGTH, ROWS = 64, 4
@@ -31,7 +35,8 @@ def loss_of(model, x, y, torch):
 
 def five_steps(model, x, y, torch):
     trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    groups = [{"params": [p for p in trained if p.dim() > 1]}, {"params": [p for p in trained if p.dim() == 1], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW([group for group in groups if group["params"]], lr=1e-2, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
     losses, norm = [], None
     for _ in range(5):
         optimizer.zero_grad()
@@ -49,13 +54,13 @@ def make(out, name):
     import torch
     import transformers
     torch.manual_seed(7)
-    base, rank, alpha, targets = CASES[name]
+    base, rank, alpha, targets, more = (*CASES[name], {})[:5]
     folder = MODELS / base
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     x, y = batch_of(folder, torch)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fan_in_fan_out, which peft sets itself
-        model = peft.get_peft_model(model, peft.LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM")).eval()
+        model = peft.get_peft_model(model, peft.LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM", **more)).eval()
     with torch.no_grad():
         for key, value in model.named_parameters():
             if "lora_B" in key:

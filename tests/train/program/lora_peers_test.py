@@ -58,6 +58,7 @@ def main():
         work = pathlib.Path(place)
         for name, ranks, sets in (("gpt2", 2, {"lora__path": lora_test.adapter("gpt2")}), ("llama", 3, {"lora__path": lora_test.adapter("llama"), "train__global_batch": 3}),
                                   ("gpt2", 1, {"lora__rank": 3, "lora__alpha": 5, "lora__targets": '["attn.*","1.mlp.c_proj"]'}),
+                                  ("patterns", 2, {"lora__path": lora_test.adapter("patterns")}), ("tied", 2, {"lora__path": lora_test.adapter("tied")}),
                                   ("qwen2", 2, {"lora__rank": 2, "lora__targets": '["k_proj","gate_proj"]'})):
             for folder in work.glob("*-" + name):
                 subprocess.run(["rm", "-r", str(folder)], check=True)

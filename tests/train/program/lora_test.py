@@ -17,7 +17,7 @@ from huggingface_test import read_tensors, write_tensors
 
 LIMIT_S = 120
 DATA = harness.ROOT / "tests" / "data"
-CASES = ("gpt2", "llama", "qwen2")
+CASES = ("gpt2", "llama", "qwen2", "patterns", "tied")
 MODEL, CANNOT_CREATE, CONFIG = 67, 73, 78
 TOLERANCE = 1e-5  # relative, of sums of f32 in another order
 ENV = {"OMP_NUM_THREADS": "1"}
@@ -88,13 +88,33 @@ def training_cases(train, work, report):
     trains(train, work, report, "llama", 2, "ddp, recomputed", shard__strategy="ddp", train__recompute="block")
     trains(train, work, report, "llama", 2, "one unit", shard__units="model", shard__strategy="zero2", train__recompute="attention")
     trains(train, work, report, "qwen2", 2, "units of several blocks", shard__unit_mib=1, shard__strategy="shard_grad_op")
-    for case in ("qwen2", "gpt2", "llama"):
+    trains(train, work, report, "tied", 2, "recomputed, in bigger units", train__recompute="block", shard__unit_mib=1)
+    trains(train, work, report, "patterns", 2, "shard_grad_op", shard__strategy="shard_grad_op")
+    for case in ("qwen2", "tied", "patterns", "gpt2", "llama"):
         trains(train, work, report, case)
+
+
+def export_patterns(train, work, report):
+    """What peft has for the keys of an adapter with patterns and modules that are trained whole, and such adapters of runs, alone and merged."""
+    for case, keys in (("patterns", {"r": 4, "use_rslora": True, "rank_pattern": {"k_proj": 2, "1.mlp.up_proj": 9}, "alpha_pattern": {"0.self_attn.q_proj": 12},
+                                     "modules_to_save": ["embed_tokens", "lm_head"]}),
+                       ("tied", {"modules_to_save": ["wte", "ln_f", "lm_head"], "ensure_weight_tying": True, "lora_dropout": 0.0})):
+        trained = train_run(train, work, case, 2, lora__path=adapter(case), out="saved", lora__export=f'"{work / f"{case}-adapter"}"',
+                            run__export=f'"{work / f"{case}-merged"}"')
+        problems = compare(trained, work / "saved", case)
+        here = json.loads((work / f"{case}-adapter" / CONFIG_FILE).read_text()) if trained.code == 0 else {}
+        problems += [f"{key} is {here.get(key)}" for key, value in keys.items() if here.get(key) != value]
+        for of, options in ((work / "saved", []), (work / f"{case}-merged", []),
+                            (model_of(case), ["--set", f'lora.path="{work / f"{case}-adapter"}"'])):
+            loss, result = evaluate(train, case, of, *options)
+            problems += near(f"the loss of {of.name}", loss, wanted(case)["merged_loss"])
+        report.case(f"{case} of a run, alone and merged", problems, trained if trained.code != 0 else result)
 
 
 def export_cases(train, work, report):
     """Of the run of llama's adapter that training_cases has left in out."""
     want, out = wanted("llama"), work / "out"
+    export_patterns(train, work, report)
     of_run, result = evaluate(train, "llama", out)
     report.case("the run's loss is peft's of the merged model", near("the loss", of_run, want["merged_loss"]), result)
     first = run([train, "--export", work / "merged", out])
@@ -207,6 +227,13 @@ def fresh_cases(train, work, report):
         if "lora_B" in name and most > 1e-20:
             problems.append(f"{name} is not zero")
     report.case("new adapters begin as peft's do", problems, result)
+    dropped, problems = [], []
+    for ranks, more in ((1, {}), (2, {"train__recompute": "block"}), (2, {"lora__dropout": 0})):
+        result = train_run(train, work, "gpt2", ranks, **{**keys, "lora__dropout": 0.3, **more})
+        dropped.append([m["loss"] for m in harness.read_metrics(work / "out")] if result.code == 0 else [result.code])
+    problems += [] if dropped[0] == dropped[1] else [f"losses differ: {dropped[:2]}"]
+    problems += [] if dropped[0][0] == dropped[2][0] and dropped[0][1:] != dropped[2][1:] else [f"nothing was dropped: {dropped}"]
+    report.case("dropout of adapters is the same at 1 and 2 ranks, recomputed too", problems, result)
     result = train_run(train, work, "gpt2", 2, precision__param='"bf16"', lora__path=adapter("gpt2"))
     want = wanted("gpt2")["five_adamw_steps"]
     problems = [] if result.code == 0 else [f"code {result.code}"]
@@ -232,7 +259,6 @@ def key_refusals(train, work, report):
             lora__rank=65, **targets)
     refused(train, work, report, "a pattern that matches nothing", ['called like "atn.c_atn"', "c_attn"], lora__rank=4, lora__targets='["c_fc","atn.c_atn"]')
     refused(train, work, report, "an embedding", ['called like "wte"'], lora__rank=4, lora__targets='["wte"]')
-    refused(train, work, report, "dropout", ["lora.dropout is 0.1", "only 0 is supported"], lora__rank=4, lora__dropout=0.1, **targets)
     refused(train, work, report, "an adapter without its model", ["model.path is not"], lora__path=adapter("gpt2"), model__path="",
             model__preset="tiny", model__vocab=320)
     refused(train, work, report, "a rank that contradicts", ["lora.rank = 8 contradicts lora.path, where it is 4"], lora__rank=8, lora__path=adapter("gpt2"))
@@ -257,10 +283,19 @@ def changed(work, change_config=None, change_tensors=None):
 
 def adapter_refusals(train, work, report):
     first = "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"
-    for key, value in {"use_dora": True, "use_rslora": True, "bias": "all", "modules_to_save": ["lm_head"], "rank_pattern": {"c_attn": 2},
-                       "peft_type": "LOHA", "init_lora_weights": "pissa", "r": "4"}.items():
+    for key, value in {"use_dora": True, "bias": "all", "modules_to_save": ["score"], "rank_pattern": {"c_attn": 2, "attn.c_attn": 3},
+                       "alpha_pattern": {"c_attn": "8"}, "peft_type": "LOHA", "init_lora_weights": "pissa", "r": "4"}.items():
         refused(train, work, report, f"an adapter with {key} = {value}", [key], MODEL, lora__path=changed(work, {key: value}))
-    refused(train, work, report, "an adapter with dropout", ["lora_dropout of 0.05"], CONFIG, lora__path=changed(work, {"lora_dropout": 0.05}))
+    refused(train, work, report, "patterns of ranks that the tensors have not", ["is (4, 64), not (2, 64)"], MODEL,
+            lora__path=changed(work, {"rank_pattern": {"transformer.h.0.*c_attn": 2}}))
+    tied = work / "untied"
+    shutil.copytree(DATA / "lora" / "tied", tied)
+    (tied / CONFIG_FILE).write_text((tied / CONFIG_FILE).read_text().replace('"ensure_weight_tying": true', '"ensure_weight_tying": false'))
+    refused(train, work, report, "an embedding that is trained apart from the head it is", ["modules_to_save", "ensure_weight_tying"], MODEL, lora__path=f'"{tied}"')
+    refused(train, work, report, "a rank pattern that contradicts", ["lora.rank_pattern = c_attn=2 contradicts lora.path"], lora__path=adapter("gpt2"),
+            lora__rank_pattern="c_attn=2")
+    trained = train_run(train, work, "gpt2", lora__path=changed(work, {"lora_dropout": 0.05}), train__steps=1)
+    report.case("an adapter that was trained with dropout", [] if trained.code == 0 and 'dropout = 0.05' in (work / "out" / "config.toml").read_text() else [f"code {trained.code}"], trained)
     trained = train_run(train, work, "gpt2", lora__path=changed(work, {"lora_dropout": 0.05}), lora__dropout=0)
     report.case("one with dropout, of which none is asked for", compare(trained, work / "out", "gpt2"), trained)
     refused(train, work, report, "an adapter of another model", ["not an adapter of this model", "unknown base_model.model.model.layers.0"], MODEL,
