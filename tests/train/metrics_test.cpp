@@ -36,12 +36,19 @@ TEST_CASE("a line is one JSON object with every column") {
   const json lost = json::parse(to_json(m)).at("lost_updates");
   CHECK(lost == json{{"*.\"bias\"", {{"elements", 64}, {"f32", 0.25}, {"bf16", 0.5}}},
                      {"others", {{"elements", 1e6}, {"f32", 0}}}});
+  m.mixtures = {{.layer = 1, .most = 1.5f, .least = 0, .entropy = 0.75f}, {.layer = 3, .most = 1, .least = 1}};
+  CHECK(json::parse(to_json(m)).at("experts") ==
+        json{{"layers", {1, 3}}, {"load_max", {1.5, 1}}, {"load_min", {0, 1}}, {"load_entropy", {0.75, 1}}});
+  m.mixtures[0].balance_loss = 1.25f, m.mixtures[1].balance_loss = 1.0f;
+  CHECK(json::parse(to_json(m)).at("experts").at("balance_loss") == json{1.25, 1});
 }
 
 TEST_CASE("a line has as many groups of lost updates as a log takes, and room for a validation") {
   test::TempDir dir;
   StepMetrics m{.step = 1};
   for (int i = 0; i < 1000; ++i) m.lost_updates.push_back({fmt::format("blocks.{}.attention.weight", i), 1, 0.5, 0.5});
+  for (int i = 0; i < 1000; ++i)
+    m.mixtures.push_back({.layer = i, .most = 1.23456789f, .entropy = 0.123456789f, .balance_loss = 1.23456789f});
   MetricsLog log(dir / "metrics.jsonl");
   log.append(m);
   log.add_validation(1, 1.0f / 3);

@@ -163,6 +163,12 @@ void EventFile::add(const StepMetrics& m) {
                        scalar("speed/step_ms", m.step_ms) +
                        scalar("memory/peak_bytes", static_cast<double>(m.peak_bytes));
   if (m.val_loss) values += scalar("loss/validation", *m.val_loss);
+  for (const MixtureLoad& mixture : m.mixtures) {
+    values += scalar(fmt::format("experts/load_max/layer_{}", mixture.layer), mixture.most);
+    values += scalar(fmt::format("experts/load_entropy/layer_{}", mixture.layer), mixture.entropy);
+    if (mixture.balance_loss)
+      values += scalar(fmt::format("experts/balance_loss/layer_{}", mixture.layer), *mixture.balance_loss);
+  }
   write_record(event_of(m.step, event_field::summary, values));
 }
 

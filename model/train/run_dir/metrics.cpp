@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string_view>
 
 #include "model/json/strict_json.h"
@@ -59,6 +60,25 @@ std::string lost_updates_json(const std::vector<LostShare>& shares, std::size_t 
   return text;
 }
 
+/// {"layers": [0, 1], "load_max": [1.25, 1.5], ...}: an array has an element for each mixture.
+std::string experts_json(std::span<const MixtureLoad> mixtures) {
+  constexpr std::size_t kMost = 100;  // a line has room for
+  mixtures = mixtures.first(std::min(mixtures.size(), kMost));
+  const auto list = [&](const char* name, const auto& of_mixture) {
+    std::string text;
+    for (const MixtureLoad& mixture : mixtures) text += (text.empty() ? "" : ", ") + of_mixture(mixture);
+    return fmt::format(R"("{}": [{}])", name, text);
+  };
+  const auto number = [](float value) { return std::isfinite(value) ? fmt::format("{:.6g}", value) : "null"; };
+  std::string text = list("layers", [](const MixtureLoad& m) { return fmt::format("{}", m.layer); });
+  text += ", " + list("load_max", [&](const MixtureLoad& m) { return number(m.most); });
+  text += ", " + list("load_min", [&](const MixtureLoad& m) { return number(m.least); });
+  text += ", " + list("load_entropy", [&](const MixtureLoad& m) { return number(m.entropy); });
+  if (mixtures.front().balance_loss)
+    text += ", " + list("balance_loss", [&](const MixtureLoad& m) { return number(m.balance_loss.value_or(0)); });
+  return "{" + text + "}";
+}
+
 }  // namespace
 
 std::string to_json(const StepMetrics& m) {
@@ -74,6 +94,7 @@ std::string to_json(const StepMetrics& m) {
   for (const auto& [kind, bytes] : m.peak_by_kind)
     if (bytes > 0) kinds += fmt::format(R"({}"{}": {})", kinds.empty() ? "" : ", ", kind, bytes);
   if (!kinds.empty()) line += fmt::format(R"(, "peak_by_kind": {{{}}})", kinds);
+  if (!m.mixtures.empty()) line += fmt::format(R"(, "experts": {})", experts_json(m.mixtures));
   constexpr std::size_t kRoom = 128;  // for what is after them
   const std::string lost =
       lost_updates_json(m.lost_updates, kLongestLine - std::min(kLongestLine, line.size() + kRoom));

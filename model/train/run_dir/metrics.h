@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/train/session/router_records.h"
 #include "runtime/base/file.h"
 #include "runtime/shard/optimizers/lost_updates.h"
 
@@ -29,11 +30,12 @@ struct StepMetrics {
   std::map<std::string, std::int64_t> peak_by_kind = {};  ///< parts of rank 0's peak; empty: as before
   std::int64_t host_bytes = 0;               ///< maximum over ranks; 0: the host keeps nothing of the device's
   std::vector<LostShare> lost_updates = {};  ///< lost updates of groups of parameters, in the steps that were metered
+  std::vector<MixtureLoad> mixtures = {};    ///< in the order of the layers
 };
 
 /// One JSON object without a line end. Numbers are the shortest text that reads back as the same float or double; a
-/// value that is not finite is null; host_bytes, val_loss, data_wait_ms, skipped_steps, peak_by_kind and lost_updates
-/// appear only when there are any, of the latter as many groups as a line has room for.
+/// value that is not finite is null; host_bytes, val_loss, data_wait_ms, skipped_steps, peak_by_kind, experts and
+/// lost_updates appear only when there are any, of the last two as many as a line has room for.
 std::string to_json(const StepMetrics& metrics);
 
 /// Appends to metrics.jsonl, one write a line, so that a reader sees whole lines. Owns the descriptor, and with it a

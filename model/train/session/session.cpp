@@ -110,6 +110,7 @@ Session::Session(Device& device, World& world, const Config& config, Use use,
   if (config.checkpoint.background)
     save_memory_ = device.pinned_memory().acquire(BackgroundSave::held_bytes(runtime_.executor(), *optimizer_),
                                                   context_.stream(), "checkpoint");
+  if (!model_->routers().empty()) records_.emplace(context_, runtime_.executor(), *model_);
   if (weighs()) {
     runtime_.order_check().set("what counts alike in the loss", config.train.loss);
     step_weight_ = device.pool().acquire(size_of(DType::f32), context_.stream(), "scalars");
@@ -280,6 +281,7 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch,
   std::int64_t local = local_micro_batches();
   const Tensor targets = step_targets(), scale = weight_scale(config_, targets);
   if (config_.shard.pregather) runtime_.pregather();
+  if (records_) records_->clear();
   for (std::int64_t i = 0; i < local; ++i) {
     if (!replay_ && drops(1)) return;
     if (is_enough_()) local = i + 1;
@@ -303,6 +305,7 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch,
   optimizer_->update(targets ? targets.buffer() : Buffer{});
   if (is_metered_) lost_updates_->end();
   gather_losses();
+  if (records_) records_->sum();
 }
 
 void Session::send_status(std::int64_t stop) {
@@ -361,7 +364,8 @@ StepResult Session::finish_step() {
                     .least_s = static_cast<double>(kLongestWait_ns - 1 - status[least_wait] / kRanks) * 1e-9,
                     .most_s = static_cast<double>(status[most_wait]) * 1e-9},
           .data_wait_ns = status[Status::data_wait_ns],
-          .lost_updates = is_metered_ ? lost_updates_->shares() : std::vector<LostShare>{}};
+          .lost_updates = is_metered_ ? lost_updates_->shares() : std::vector<LostShare>{},
+          .mixtures = records_ ? records_->loads() : std::vector<MixtureLoad>{}};
 }
 
 Tensor Session::enqueue_logits(const std::vector<std::int32_t>& tokens, KvCache* cache) {

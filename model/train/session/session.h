@@ -13,6 +13,7 @@
 #include "model/sharding/shard_plan.h"
 #include "model/train/config/config.h"
 #include "model/train/session/product_tuning.h"
+#include "model/train/session/router_records.h"
 #include "model/train/session/step_replay.h"
 #include "model/train/session/straggler.h"
 #include "model/train/session/target_weights.h"
@@ -64,6 +65,7 @@ struct StepResult {
   StepWaits waits;                ///< times that the ranks waited for each other
   std::int64_t data_wait_ns = 0;  ///< for samples that had not been read, the longest of a rank (count_data_waits)
   std::vector<LostShare> lost_updates = {};  ///< lost updates, where run.lost_updates_every says so
+  std::vector<MixtureLoad> mixtures = {};
 };
 
 /// One model on one rank, as a rule in training: device memory, units, optimizer, and a step as stream work. The
@@ -214,6 +216,7 @@ class Session {
   std::optional<ActivationStore> activations_;  // offload.activations
   std::optional<LostUpdates> lost_updates_;     // run.lost_updates_every
   bool is_metered_ = false;                     // the step enqueued last
+  std::optional<RouterRecords> records_;        // records of the routers of mixtures
   std::optional<StepReplay> replay_;            // cuda.graph
   ProductTuning products_;
   Batch kept_;  // then: of all micro-batches of a step, one after the other

@@ -25,7 +25,8 @@ StepMetrics step_metrics(const Config& config, std::int64_t step, const StepResu
           .val_loss = std::nullopt,
           .data_wait_ms = static_cast<double>(result.data_wait_ns) * 1e-6,
           .host_bytes = result.host_bytes,
-          .lost_updates = result.lost_updates};
+          .lost_updates = result.lost_updates,
+          .mixtures = result.mixtures};
 }
 
 std::string SkippedSteps::note(StepMetrics& metrics, bool has_targets) {
