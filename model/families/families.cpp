@@ -12,9 +12,18 @@ const Family& llama_family();
 const Family& mistral_family();
 const Family& qwen2_family();
 const Family& qwen3_family();
+const Family& mixtral_family();
+const Family& qwen2_moe_family();
+const Family& qwen3_moe_family();
+const Family& olmoe_family();
+const Family& olmo2_family();
+const Family& phi3_family();
+const Family& smollm3_family();
 
 std::span<const Family* const> families() {
-  static const std::array all = {&gpt2_family(), &llama_family(), &mistral_family(), &qwen2_family(), &qwen3_family()};
+  static const std::array all = {&gpt2_family(),  &llama_family(),   &mistral_family(),   &qwen2_family(),
+                                 &qwen3_family(), &mixtral_family(), &qwen2_moe_family(), &qwen3_moe_family(),
+                                 &olmoe_family(), &olmo2_family(),   &phi3_family(),      &smollm3_family()};
   return all;
 }
 

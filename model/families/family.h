@@ -25,6 +25,8 @@ struct Family {
   std::string_view summary;       ///< feature that distinguishes the family, for the documentation of model.family
   /// Keys of model.* that not every family has, and this one has: "model.kv_heads".
   std::vector<std::string_view> keys;
+  /// Settings of config.json that from_config reads, and that change the model of any other family.
+  std::vector<std::string_view> settings = {};
   /// Properties of a model that neither a preset nor a key says; vocab: of token files.
   ModelConfig defaults;
   /// Published sizes; `preset` is the name. Unique over all families.

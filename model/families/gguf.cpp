@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 
+#include "model/families/family.h"
 #include "model/families/gguf_tokenizer.h"
 
 namespace zs {
@@ -188,15 +189,23 @@ void put_tensor(GgufFields& to, const std::string& name, const std::vector<std::
   to.put(static_cast<std::uint64_t>(offset));
 }
 
+void require_names(const ModelConfig& model) {
+  if (family_named(model.family).gguf.architecture == nullptr)
+    throw Error(ExitCode::model, fmt::format("a {} does not become a GGUF file yet", model.family), {},
+                "export a folder, and convert that with llama.cpp's convert_hf_to_gguf.py");
+}
+
 }  // namespace
 
 void check_gguf(const ModelConfig& model, const std::string& tokenizer) {
+  require_names(model);
   GgufFields fields;
   add_gguf_tokenizer(fields, model, tokenizer);
 }
 
 std::vector<std::string> export_gguf(ParameterSource& source, const GgufModel& of, OutputFile& file, GgufDType dtype) {
   const ModelConfig& model = of.model;
+  require_names(model);
   GgufFields fields, infos, header;
   add_sizes(fields, of.family, model, dtype);
   std::vector<std::string> warnings = add_gguf_tokenizer(fields, model, of.tokenizer);

@@ -14,7 +14,7 @@ namespace zs {
 
 /// Names and layout that llama.cpp has for a family.
 struct GgufFamily {
-  const char* architecture;  ///< "llama"
+  const char* architecture;  ///< "llama"; null: no file can be made of the family yet
   bool permutes_heads;       ///< its rotary positions turn neighbours, not halves: the rows of queries and keys are in
                              ///< another order
 };
@@ -34,7 +34,8 @@ struct GgufModel {
 /// some rows at a time. Returns warnings. Error(model), Error(io), Error(cannot_create).
 std::vector<std::string> export_gguf(ParameterSource& source, const GgufModel& model, OutputFile& file,
                                      GgufDType dtype);
-/// Checks what needs no weights: Error(model) where llama.cpp has no tokenizer of its kind.
+/// Checks what needs no weights: Error(model) where no file can be made of the family, or llama.cpp has no tokenizer
+/// of its kind.
 void check_gguf(const ModelConfig& model, const std::string& tokenizer);
 
 }  // namespace zs

@@ -1,8 +1,10 @@
 #include "model/families/hf_config.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "model/json/strict_json.h"
@@ -56,14 +58,14 @@ bool is_neutral(const json& value, double neutral) {
 
 /// Takes how the model's positions are stretched. transformers 5 writes all of it in rope_parameters, and reads
 /// rope_scaling in its place if there is one; earlier ones have the base beside rope_scaling.
-void take_rotary(const HfConfig& config, ModelConfig& model) {
+void take_rotary(const HfConfig& config, ModelConfig& model, double base) {
   constexpr const char *kNew = "rope_parameters", *kOld = "rope_scaling";
   const bool is_old = config.has(kOld) && !config.object(kOld).document().empty();
   const HfConfig rope = config.object(is_old ? kOld : kNew);
   for (const auto& entry : rope.document().items())
     if (entry.value().is_object()) rope.refuse(entry.key().c_str());  // others for other kinds of layers
   rope.require("partial_rotary_factor", 1.0);
-  model.rotary_base = rope.number("rope_theta", config.number("rope_theta", 10000));
+  model.rotary_base = rope.number("rope_theta", config.number("rope_theta", base));
   const std::string type = rope.text("rope_type", rope.text("type", "default"));
   model.rotary_scaling = type == "default" ? "none" : type;
   if (type == "default") return;
@@ -157,6 +159,16 @@ std::string HfConfig::text(const char* key, const std::string& otherwise) const 
   return value->get<std::string>();
 }
 
+std::vector<std::int64_t> HfConfig::integers(const char* key) const {
+  const json* const list = find(key);
+  if (list == nullptr) return {};
+  const auto is_number = [](const json& value) {
+    return value.is_number_unsigned() && value.get<std::uint64_t>() <= std::numeric_limits<std::int32_t>::max();
+  };
+  if (!list->is_array() || !std::all_of(list->begin(), list->end(), is_number)) ill_typed(key, "a list of integers");
+  return list->get<std::vector<std::int64_t>>();
+}
+
 HfConfig HfConfig::object(const char* key) const {
   const json* const value = find(key);
   if (value != nullptr && !value->is_object()) ill_typed(key, "an object");
@@ -184,26 +196,28 @@ void HfConfig::require(const char* key, const json& value) const {
   if (found != nullptr && *found != value) refuse(key);
 }
 
-void HfConfig::refuse_foreign() const {
+void HfConfig::refuse_foreign(std::span<const std::string_view> own) const {
   require("is_causal", true);
-  for (const auto& [key, neutral] : kForeign)
+  for (const auto& [key, neutral] : kForeign) {
+    if (std::find(own.begin(), own.end(), key) != own.end()) continue;
     if (const json* const value = find(key); value != nullptr && !is_neutral(*value, neutral)) refuse(key);
+  }
 }
 
 ModelConfig rotary_from_config(const HfConfig& config, const char* family, const RotaryDefaults& defaults) {
   ModelConfig model{.family = family};
-  model.layers = config.integer("num_hidden_layers", 32);
-  model.heads = config.integer("num_attention_heads", 32);
-  model.width = config.integer("hidden_size", 4096);
+  model.layers = config.integer("num_hidden_layers", defaults.layers);
+  model.heads = config.integer("num_attention_heads", defaults.heads);
+  model.width = config.integer("hidden_size", defaults.width);
   model.context = config.integer("max_position_embeddings", defaults.context);
   model.vocab = config.integer("vocab_size", defaults.vocab);
   model.kv_heads = config.integer("num_key_value_heads", defaults.kv_heads == 0 ? model.heads : defaults.kv_heads);
   model.hidden = config.integer("intermediate_size", defaults.hidden);
   model.head_dim = config.integer("head_dim", defaults.head_dim == 0 ? model.width / model.heads : defaults.head_dim);
-  model.norm_eps = config.number("rms_norm_eps", 1e-6);
-  model.tied_head = config.boolean("tie_word_embeddings", false);
+  model.norm_eps = config.number("rms_norm_eps", defaults.norm_eps);
+  model.tied_head = config.boolean("tie_word_embeddings", defaults.is_tied);
   model.pad_token_id = pad_token_of(config, model.vocab);
-  take_rotary(config, model);
+  take_rotary(config, model, defaults.rotary_base);
   if (config.text("hidden_act", "silu") != "swish") config.require("hidden_act", "silu");  // two names of one
   config.require("attention_dropout", 0.0);
   return model;

@@ -3,7 +3,10 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "model/families/model_config.h"
 #include "model/weights/tensor_map.h"
@@ -32,6 +35,8 @@ class HfConfig {
   double number(const char* key, double otherwise) const;
   bool boolean(const char* key, bool otherwise) const;
   std::string text(const char* key, const std::string& otherwise) const;
+  /// A list of integers from 0; empty where it is absent.
+  std::vector<std::int64_t> integers(const char* key) const;
   /// Null, {} where it is absent.
   HfConfig object(const char* key) const;
 
@@ -41,8 +46,8 @@ class HfConfig {
   void need(const char* key, const std::string& kind) const;
   /// Demands that a key is absent, null, or this value.
   void require(const char* key, const nlohmann::json& value) const;
-  /// Refuses what no family here has.
-  void refuse_foreign() const;
+  /// Refuses what no family here has, and what only others than one that reads `own` have.
+  void refuse_foreign(std::span<const std::string_view> own) const;
 
  private:
   [[noreturn]] void ill_typed(const char* key, const char* wanted) const;
@@ -56,6 +61,9 @@ class HfConfig {
 struct RotaryDefaults {
   /// kv_heads 0: as many as heads. head_dim 0: width / heads.
   std::int64_t hidden = 11008, vocab = 32000, context = 2048, kv_heads = 0, head_dim = 0;
+  std::int64_t layers = 32, heads = 32, width = 4096;
+  double norm_eps = 1e-6, rotary_base = 10000;
+  bool is_tied = false;
 };
 
 /// The settings that Llama, Mistral and Qwen have in common, both ways.

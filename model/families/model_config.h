@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace zs {
 
@@ -21,6 +22,11 @@ struct ModelConfig {
   double rotary_factor = 8, rotary_low = 1, rotary_high = 4;
   std::int64_t rotary_context = 8192;
   std::int64_t pad_token_id = -1;
+  std::vector<std::int64_t> no_rope_layers = {};
+  std::int64_t experts = 0, experts_per_token = 0, expert_hidden = 0, shared_expert_hidden = 0;
+  bool norm_topk = true;
+  std::vector<std::int64_t> dense_layers = {};
+  double balance_loss = 0, z_loss = 0;
   double dropout = 0, embedding_dropout = -1, attention_dropout = -1, residual_dropout = -1;
   std::string path = {};
 

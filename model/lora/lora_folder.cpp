@@ -100,7 +100,8 @@ std::map<std::string, std::string> savable_tensors(const ModelConfig& model) {
 /// Modules by the names of their tensors. `words`: the names in modules_to_save.
 AdapterModules modules_of(const std::string& file, const ModelConfig& model, const std::vector<std::string>& words) {
   std::set<std::string> products;
-  for (const LoraProduct& product : lora_products(model)) products.insert(product.module);
+  for (const LoraProduct& product : lora_products(model))
+    if (!product.is_of_mixture) products.insert(product.module);
   const std::map<std::string, std::string> savable = savable_tensors(model);
   AdapterModules modules;
   std::vector<std::string> problems;

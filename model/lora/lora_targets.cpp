@@ -122,6 +122,19 @@ Error no_match(const std::vector<LoraProduct>& products, const std::string& patt
           fmt::format("the nearest are {}; other weights have no adapters", fmt::join(names, ", "))};
 }
 
+/// An expert's rows, or a router's.
+bool is_of_mixture(const std::string& parameter) {
+  return parameter.find(".experts.") != std::string::npos || parameter.ends_with(".router.weight");
+}
+
+Error of_mixture(const std::string& pattern, const std::string& module) {
+  return {ExitCode::config,
+          fmt::format("lora.targets: \"{}\" is of {}, too, and experts and routers can have no adapters yet", pattern,
+                      module),
+          {},
+          "name what they shall be of, such as \"self_attn.*\""};
+}
+
 }  // namespace
 
 bool is_named_by(const std::string& pattern, const std::string& module) {
@@ -161,7 +174,8 @@ std::vector<LoraProduct> lora_products(const ModelConfig& model) {
     std::int64_t row = 0;
     for (const TensorPart& part : rule.parts) {
       const std::int64_t rows = part.rows != 0 ? part.rows : shape[0];
-      products.push_back({without_ending(part.tensor), rule.parameter, row, rows, shape[1], rule.is_transposed});
+      products.push_back({without_ending(part.tensor), rule.parameter, row, rows, shape[1], rule.is_transposed,
+                          is_of_mixture(rule.parameter)});
       row += rows;
     }
   }
@@ -175,6 +189,7 @@ std::vector<LoraProduct> matching(const std::vector<LoraProduct>& products, cons
     bool is_matched = false;
     for (const std::string& pattern : patterns) {
       if (!is_named_by(pattern, product.module)) continue;
+      if (product.is_of_mixture) throw of_mixture(pattern, product.module);
       used.insert(pattern);
       is_matched = true;
     }

@@ -20,6 +20,7 @@ struct LoraProduct {
   std::string parameter;  ///< parameter that holds its rows: "blocks.3.attention.qkv.weight"
   std::int64_t row = 0, rows = 0, columns = 0;
   bool is_transposed = false;  ///< transformers' Conv1D, whose weight is (in, out)
+  bool is_of_mixture = false;  ///< an expert's, or a router's, which can have no adapters yet
 
   /// The adapter's parameters: "blocks.3.lora.self_attn.q_proj.lora_A.weight", (rank, columns), and lora_B, (rows,
   /// rank).
@@ -51,7 +52,8 @@ std::map<std::string, Shape> parameter_shapes(const ModelConfig& model);
 std::vector<LoraProduct> lora_products(const ModelConfig& model);
 
 /// Products whose name, or what of it is after one of its dots, a NamePattern matches: "q_proj", "*_proj",
-/// "layers.0.*". Error(config) that names a pattern which matches none, and the nearest names.
+/// "layers.0.*". Error(config) that names a pattern which matches none, and the nearest names; or one that matches what
+/// can have no adapters.
 std::vector<LoraProduct> matching(const std::vector<LoraProduct>& products, const std::vector<std::string>& patterns);
 /// Targets that a configuration names, with the rank and the scale of each: alpha / rank, or with lora.rslora alpha /
 /// sqrt(rank) (Kalajdzievski 2023). Error(config) where lora.rank_pattern or lora.alpha_pattern has what it cannot.

@@ -76,15 +76,29 @@ Attention::Attention(std::string path, const AttentionOptions& options)
       options_(resolved(options)),
       qkv_(make_child<Linear>("qkv", options_.width, (options_.heads + 2 * options_.kv_heads) * options_.head_dim,
                               LinearOptions{.has_bias = options_.has_qkv_bias})),
-      q_norm_(options_.qk_norm_eps ? &make_child<RMSNorm>("q_norm", options_.head_dim, *options_.qk_norm_eps)
-                                   : nullptr),
-      k_norm_(options_.qk_norm_eps ? &make_child<RMSNorm>("k_norm", options_.head_dim, *options_.qk_norm_eps)
-                                   : nullptr),
+      q_norm_(make_qk_norm("q_norm", options_.heads)),
+      k_norm_(make_qk_norm("k_norm", options_.kv_heads)),
       dropout_(make_child<Dropout>("dropout", options_.dropout)),
       out_(make_child<Linear>("out", options_.heads * options_.head_dim, options_.width,
                               LinearOptions{.has_bias = options_.has_bias, .init = options_.out_init})) {
   const std::int64_t queries = options_.heads * options_.head_dim, keys = options_.kv_heads * options_.head_dim;
   if (!options_.is_one_matrix) qkv_.weight().set_matrix_rows({queries, keys, keys});
+}
+
+RMSNorm* Attention::make_qk_norm(const char* name, std::int64_t heads) {
+  if (!options_.qk_norm_eps) return nullptr;
+  const std::int64_t width = options_.head_dim * (options_.has_qk_norm_of_all ? heads : 1);
+  return &make_child<RMSNorm>(name, width, *options_.qk_norm_eps);
+}
+
+Tensor Attention::normalized(const Tensor& qkv) {
+  if (q_norm_ == nullptr) return qkv;
+  if (!options_.has_qk_norm_of_all)
+    return qk_norm(qkv, q_norm_->weight(), k_norm_->weight(), options_.heads, options_.kv_heads, q_norm_->eps());
+  const std::int64_t queries = options_.heads * options_.head_dim, keys = options_.kv_heads * options_.head_dim;
+  return concat({(*q_norm_)(slice(qkv, -1, 0, queries)), (*k_norm_)(slice(qkv, -1, queries, keys)),
+                 slice(qkv, -1, queries + keys, keys)},
+                -1);
 }
 
 Tensor Attention::forward(const Tensor& x, const Documents& documents, const Tensor& mask) {
@@ -98,9 +112,7 @@ Tensor Attention::out_proj(const Tensor& gathered) {
 
 Tensor Attention::heads(const Tensor& x, const Documents& documents, const Tensor& mask) {
   const ForwardScope scope = enter();
-  Tensor qkv = qkv_(x);
-  if (q_norm_ != nullptr)
-    qkv = qk_norm(qkv, q_norm_->weight(), k_norm_->weight(), options_.heads, options_.kv_heads, q_norm_->eps());
+  Tensor qkv = normalized(qkv_(x));
   if (options_.rotary) {
     RotaryOptions turn = *options_.rotary;
     if (cache_ != nullptr) turn.first = cache_->seen();

@@ -19,6 +19,7 @@ struct AttentionOptions {
   bool has_qkv_bias = true, has_bias = true;  ///< has_bias: of the projection after attention
   std::optional<RotaryOptions> rotary = {};   ///< queries and keys are turned by their positions
   std::optional<float> qk_norm_eps = {};      ///< an RMS norm of each query head, and of each key head, before that
+  bool has_qk_norm_of_all = false;            ///< these norms are of all heads together
   bool is_one_matrix = false;                 ///< "qkv" is one, not three (Parameter::matrix_rows)
   Init out_init = {.normal_std = kWeightDeviation};
   /// Share of the probabilities that is dropped, in training: they are then kept whole, (B, heads, T, T)
@@ -45,6 +46,8 @@ class Attention : public Layer<Attention> {
   void use_cache(KvCache* cache) { cache_ = cache; }
 
  private:
+  RMSNorm* make_qk_norm(const char* name, std::int64_t heads);
+  Tensor normalized(const Tensor& qkv);
   Tensor composed(const Tensor& qkv, const Documents& documents, const Tensor& mask);
 
   AttentionOptions options_;

@@ -8,7 +8,7 @@
 
 namespace zs {
 
-/// What a model's routers share in one forward that is trained on.
+/// Pass of a model's routers: what they share in one forward that is trained on.
 struct RouterPass {
   Tensor seed;         ///< f32 scalar, d loss / d loss of the model's; there when backward begins
   bool counts = true;  ///< false: the tokens stand for none, and nothing is learnt from them
@@ -56,7 +56,7 @@ class Router : public Layer<Router> {
   Parameter& weight_;
   Parameter* bias_;  // null: none
   std::shared_ptr<RouterPass> pass_;
-  Tensor shares_;  // those of the last forward, which the second run of a recomputed one takes again
+  Tensor shares_;  // shares of the last forward, which the second run of a recomputed one takes again
   Buffer record_;
 };
 

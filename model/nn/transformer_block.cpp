@@ -16,6 +16,7 @@ TransformerBlock::TransformerBlock(std::string path, const BlockOptions& options
       attention_(make_child<Attention>("attention", options.attention)),
       norm2_(own_child(make_norm(options.norm, path_of("norm2"), options.attention.width, options.norm_eps))),
       mlp_(own_child(make_feed_forward(path_of("mlp"), options))),
+      norms_outputs_(options.norms_outputs),
       attention_dropout_(make_child<Dropout>("attention_dropout", options.residual_dropout)),
       mlp_dropout_(make_child<Dropout>("mlp_dropout", options.residual_dropout)) {}
 
@@ -37,10 +38,13 @@ Tensor TransformerBlock::run(Recompute part, const Tensor& x, const TensorsFunct
 }
 
 Tensor TransformerBlock::attention(const Tensor& x, const Documents& documents) {
-  return run(
+  const Tensor y = run(
       Recompute::attention, x,
-      [this, documents](const auto& in) { return std::vector{attention_.heads(norm1_(in[0]), documents)}; },
+      [this, documents](const auto& in) {
+        return std::vector{attention_.heads(norms_outputs_ ? in[0] : norm1_(in[0]), documents)};
+      },
       [this](const auto& in) { return attention_.out_proj(in[0]); });
+  return norms_outputs_ ? norm1_(y) : y;
 }
 
 Tensor TransformerBlock::forward(const Tensor& x, const Documents& documents) {
@@ -50,6 +54,13 @@ Tensor TransformerBlock::forward(const Tensor& x, const Documents& documents) {
     const auto [sum, normalized] = norm2_.forward_sum(in[0], attention_dropout_(attention(in[0], documents)));
     return std::vector{sum, mlp_.body(normalized)};
   };
+  const auto up_to_norm = [this, documents](const std::vector<Tensor>& in) {
+    const Tensor sum = add(in[0], attention_dropout_(attention(in[0], documents)));
+    return std::vector{sum, norm2_(mlp_.last(mlp_.body(sum)))};
+  };
+  if (norms_outputs_)
+    return run(Recompute::block, output(x), up_to_norm,
+               [this](const auto& in) { return add(in[0], mlp_dropout_(in[1])); });
   // Values that stay f32 between the parts of a block are f32 from its beginning.
   return run(Recompute::block, output(x), up_to_hidden,
              [this](const auto& in) { return add(in[0], mlp_dropout_(mlp_.last(in[1]))); });

@@ -26,11 +26,13 @@ struct BlockOptions {
   AttentionOptions attention;
   MlpOptions mlp;
   std::optional<MixtureOptions> mixture = {};  ///< instead of the MLP
+  bool norms_outputs = false;  ///< norms are of what attention and the feed-forward part add, not of what they see
   /// Share that is dropped of what attention and the feed-forward part add to the residual stream, in training
   float residual_dropout = 0;
 };
 
-/// A pre-norm transformer block: x + attention(norm1(x)), then x + mlp(norm2(x)).
+/// A pre-norm transformer block: x + attention(norm1(x)), then x + mlp(norm2(x)); or, by options, x +
+/// norm1(attention(x)), then x + norm2(mlp(x)).
 class TransformerBlock : public Layer<TransformerBlock> {
  public:
   TransformerBlock(std::string path, const BlockOptions& options);
@@ -55,6 +57,7 @@ class TransformerBlock : public Layer<TransformerBlock> {
   Attention& attention_;
   Norm& norm2_;
   FeedForward& mlp_;
+  const bool norms_outputs_;
   Dropout &attention_dropout_, &mlp_dropout_;
   LoraAdapters* adapters_ = nullptr;  // null: none
   Recompute recompute_ = Recompute::none;

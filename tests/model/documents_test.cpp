@@ -73,7 +73,7 @@ class Trained {
 }  // namespace
 
 TEST_CASE("every family's loss and gradients over packed documents are those of one document at a time") {
-  const std::string name = GENERATE("gpt2", "llama", "mistral", "qwen3");
+  const std::string name = GENERATE("gpt2", "llama", "mistral", "qwen3", "mixtral");
   const Recompute recompute = GENERATE(Recompute::none, Recompute::attention, Recompute::block);
   const Family& family = family_named(name);
   ModelConfig config{.family = name};
@@ -81,6 +81,7 @@ TEST_CASE("every family's loss and gradients over packed documents are those of 
   config.norm_eps = family.defaults.norm_eps;
   if (family.has("model.kv_heads")) config.kv_heads = 2, config.hidden = 20, config.tied_head = false;
   if (family.has("model.window")) config.window = 3;
+  if (family.has("model.experts")) config.experts = 4, config.experts_per_token = 2;
   family.derive(config);
   const std::vector<std::int64_t> lengths = {5, 1, 10, 4, 4, 8};
   Trained packed(config, recompute), alone(config, recompute);

@@ -1,10 +1,12 @@
 // Every family as it is put together, against the published formulas in double precision.
 #include "model/families/family.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
-
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "model/families/hf_config.h"
 #include "runtime/shard/runtime/unshard_scope.h"
@@ -62,6 +64,7 @@ class Reference {
   Reference(const Weights& weights, const ModelConfig& model, std::int64_t window, const RotaryScaling& scaling)
       : weights_(weights),
         model_(model),
+        is_post_norm_(model.family == "olmo2"),
         dims_{.batch = 1,
               .time = kTime,
               .heads = model.heads,
@@ -76,9 +79,13 @@ class Reference {
         ref::embedding(ids, kTime, *find("token_embedding.weight"), find("position_embedding.weight"), model_.width);
     for (std::int64_t layer = 0; layer < model_.layers; ++layer) {
       const std::string path = fmt::format("blocks.{}.", layer);
-      const Values attention = this->attention(path + "attention.", norm(path + "norm1", x));
-      x = ref::add(x, linear(path + "attention.out", attention));
-      x = ref::add(x, mlp(path + "mlp.", norm(path + "norm2", x)));
+      const auto before = [&](const char* name) { return is_post_norm_ ? x : norm(path + name, x); };
+      const auto after = [&](const char* name, const Values& y) { return is_post_norm_ ? norm(path + name, y) : y; };
+      const auto& plain = model_.no_rope_layers;
+      const bool is_turned = std::find(plain.begin(), plain.end(), layer) == plain.end();
+      const Values attention = this->attention(path + "attention.", before("norm1"), is_turned);
+      x = ref::add(x, after("norm1", linear(path + "attention.out", attention)));
+      x = ref::add(x, after("norm2", mlp(path + "mlp.", before("norm2"))));
     }
     const Values* const head = find("head.weight");
     return ref::linear(norm("norm", x), head != nullptr ? *head : *find("token_embedding.weight"), nullptr,
@@ -99,15 +106,63 @@ class Reference {
   Values linear(const std::string& path, const Values& x) const {
     return ref::linear(x, *find(path + ".weight"), find(path + ".bias"), static_cast<std::int64_t>(x.size()) / kTime);
   }
-  Values attention(const std::string& path, const Values& x) const {
+  /// Norms of all query heads of a token together, and of its key heads.
+  Values norm_of_all(const Values& qkv, const Values& q, const Values& k) const {
+    Values y = qkv;
+    for (auto token = y.begin(); token != y.end(); token += dims_.width()) {
+      const auto keys = token + std::ssize(q);
+      const Values queries = ref::rms_norm(Values(token, keys), q, model_.norm_eps),
+                   others = ref::rms_norm(Values(keys, keys + std::ssize(k)), k, model_.norm_eps);
+      std::copy(others.begin(), others.end(), std::copy(queries.begin(), queries.end(), token));
+    }
+    return y;
+  }
+  Values attention(const std::string& path, const Values& x, bool is_turned) const {
     Values qkv = linear(path + "qkv", x);
-    if (const Values* const q = find(path + "q_norm.weight"))
-      qkv = ref::qk_norm(qkv, *q, *find(path + "k_norm.weight"), dims_, model_.norm_eps);
-    if (find("position_embedding.weight") == nullptr)
+    if (const Values* const q = find(path + "q_norm.weight"), * const k = find(path + "k_norm.weight"); q != nullptr)
+      qkv = std::ssize(*q) == dims_.head_dim ? ref::qk_norm(qkv, *q, *k, dims_, model_.norm_eps)
+                                             : norm_of_all(qkv, *q, *k);
+    if (find("position_embedding.weight") == nullptr && is_turned)
       qkv = ref::rotary(qkv, dims_, {.base = model_.rotary_base, .scaling = scaling_});
     return ref::causal_attention(qkv, dims_);
   }
+  /// Token by token, and expert by expert.
+  Values mixture(const std::string& path, const Values& x) const {
+    const Values scores = linear(path + "router", x), &gate_up = *find(path + "experts.gate_up"),
+                 &down = *find(path + "experts.down");
+    const auto part = [](const Values& all, std::size_t index, std::int64_t length) {
+      const auto begin = all.begin() + static_cast<std::ptrdiff_t>(index) * length;
+      return Values(begin, begin + length);
+    };
+    const std::int64_t width = model_.width, hidden = model_.expert_hidden > 0 ? model_.expert_hidden : model_.hidden;
+    Values y;
+    for (std::size_t t = 0; t < kTime; ++t) {
+      Values p = part(scores, t, model_.experts);
+      double all = 0, chosen = 0;
+      for (double& score : p) all += score = std::exp(score);
+      std::vector<std::size_t> order(p.size());
+      std::iota(order.begin(), order.end(), std::size_t{0});
+      std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return p[a] > p[b]; });
+      order.resize(static_cast<std::size_t>(model_.experts_per_token));
+      for (const std::size_t e : order) chosen += p[e];
+      Values sum(static_cast<std::size_t>(width));
+      for (const std::size_t e : order) {
+        const Values up = ref::linear(part(x, t, width), part(gate_up, e, 2 * hidden * width), nullptr, width),
+                     out = ref::linear(ref::swiglu(up, 2 * hidden), part(down, e, width * hidden), nullptr, hidden);
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += p[e] / (model_.norm_topk ? chosen : all) * out[i];
+      }
+      y.insert(y.end(), sum.begin(), sum.end());
+    }
+    if (find(path + "shared.down.weight") == nullptr) return y;
+    const Values gates = linear(path + "shared_gate", x),
+                 shared = linear(path + "shared.down",
+                                 ref::swiglu(linear(path + "shared.gate_up", x), 2 * model_.shared_expert_hidden));
+    for (std::size_t i = 0; i < y.size(); ++i)
+      y[i] += shared[i] / (1 + std::exp(-gates[i / static_cast<std::size_t>(width)]));
+    return y;
+  }
   Values mlp(const std::string& path, const Values& x) const {
+    if (find(path + "router.weight") != nullptr) return mixture(path, x);
     if (find(path + "gate_up.weight") == nullptr)
       return linear(path + "down", ref::gelu(linear(path + "up", x),
                                              model_.activation == "gelu_erf" ? GeluKind::erf : GeluKind::tanh));
@@ -116,6 +171,7 @@ class Reference {
 
   const Weights& weights_;
   const ModelConfig& model_;
+  const bool is_post_norm_;
   ref::Attention dims_;
   RotaryScaling scaling_;
 };
@@ -154,6 +210,33 @@ std::vector<Case> cases() {
       {{.family = "qwen3", .tied_head = false, .head_dim = 8},
        {head, block + "attention.q_norm.weight", block + "attention.k_norm.weight"},
        {block + "attention.qkv.bias"}},
+      {{.family = "mixtral", .tied_head = false, .window = 3, .experts = 4, .experts_per_token = 2},
+       {head, block + "mlp.experts.gate_up"},
+       {block + "mlp.gate_up.weight", block + "attention.qkv.bias"}},
+      {{.family = "olmo2", .tied_head = false}, {block + "attention.q_norm.weight", block + "norm2.weight"}, {}},
+      {{.family = "phi3", .tied_head = false, .window = 4}, {block + "attention.qkv.weight"}, {}},
+      {{.family = "smollm3", .tied_head = true, .no_rope_layers = {1}}, {}, {head}},
+      {{.family = "qwen2_moe",
+        .tied_head = false,
+        .experts = 3,
+        .experts_per_token = 1,
+        .shared_expert_hidden = 10,
+        .norm_topk = false},
+       {block + "mlp.shared_gate.weight", block + "attention.qkv.bias"},
+       {block + "mlp.shared.up.weight"}},
+      {{.family = "olmoe", .kv_heads = 1, .tied_head = false, .experts = 6, .experts_per_token = 2, .norm_topk = false},
+       {block + "attention.k_norm.weight"},
+       {block + "mlp.shared_gate.weight"}},
+      {{.family = "qwen3_moe",
+        .tied_head = true,
+        .head_dim = 8,
+        .experts = 5,
+        .experts_per_token = 3,
+        .expert_hidden = 14,
+        .norm_topk = false,
+        .dense_layers = {0}},
+       {"blocks.0.mlp.gate_up.weight", block + "mlp.experts.down", block + "attention.q_norm.weight"},
+       {head, "blocks.0.mlp.router.weight", block + "mlp.gate_up.weight"}},
   };
 }
 
@@ -228,9 +311,13 @@ TEST_CASE("a window of some layers is refused, where config.json leaves out whic
 }
 
 TEST_CASE("a parameter is made of the matrices that its family's files have, without what pads them") {
-  for (const ModelConfig& of : {ModelConfig{.family = "gpt2"}, ModelConfig{.family = "llama", .kv_heads = 2},
-                                ModelConfig{.family = "qwen2", .tied_head = false},
-                                ModelConfig{.family = "qwen3", .tied_head = false, .head_dim = 8}}) {
+  for (const ModelConfig& of :
+       {ModelConfig{.family = "gpt2"}, ModelConfig{.family = "llama", .kv_heads = 2},
+        ModelConfig{.family = "qwen2", .tied_head = false},
+        ModelConfig{.family = "qwen3", .tied_head = false, .head_dim = 8},
+        ModelConfig{.family = "mixtral", .experts = 4, .experts_per_token = 2},
+        ModelConfig{
+            .family = "qwen3_moe", .experts = 4, .experts_per_token = 2, .expert_hidden = 14, .dense_layers = {0}}}) {
     const ModelConfig config = small(of);
     std::map<std::string, std::vector<std::int64_t>> published;
     for (const TensorRule& rule : family_named(config.family).tensor_map(config).rules)

@@ -327,7 +327,7 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
   choose_narrow_sums(compute_copy);
   choose_family(compute_copy, "llama");
   seen.merge(audit_training(compute_copy).ops);
-  for (const char* const family : {"llama", "qwen3"}) {
+  for (const char* const family : {"llama", "qwen3", "qwen3_moe"}) {
     Config config = small_config();
     choose_family(config, family);
     seen.merge(audit_training(config).ops);

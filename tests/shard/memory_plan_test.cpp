@@ -33,7 +33,7 @@ std::map<std::string, std::int64_t> by_label(const std::vector<PlannedBuffer>& b
 TEST_CASE("I4: counted bytes of every step equal the plan", "[plan]") {
   const int ranks = GENERATE(1, 2, 4);
   Config config = tiny_config();
-  choose_family(config, GENERATE(as<std::string>{}, "gpt2", "llama", "qwen3"));
+  choose_family(config, GENERATE(as<std::string>{}, "gpt2", "llama", "qwen3", "qwen3_moe"));
   config.shard.reshard_after_forward = GENERATE(true, false);
   config.precision.param = GENERATE(as<std::string>{}, "f32", "bf16");
   const TinyResult run = train_tiny(config, {.ranks = ranks});

@@ -57,6 +57,12 @@ void choose_family(Config& config, const std::string& name) {
   config.model.tied_head = false;
   if (family.has("model.window")) config.model.window = 5;
   if (family.defaults.head_dim > 0) config.model.head_dim = 24;
+  if (!family.has("model.experts")) return;
+  config.model.experts = 5;
+  config.model.experts_per_token = 2;
+  config.model.balance_loss = 0.1;
+  config.model.z_loss = 0.01;
+  if (family.has("model.dense_layers")) config.model.dense_layers = {1};
 }
 
 void choose_scheme(Config& config, const SchemeOptions& scheme) {

@@ -9,6 +9,7 @@
 #include "model/train/config/config_schema.h"
 #include "model/train/config/expand_path.h"
 #include "model/train/config/toml_text.h"
+#include "model/train/session/session.h"
 #include "tests/model/temp_dir.h"
 #include "tests/train/config_text.h"
 
@@ -125,6 +126,17 @@ TEST_CASE("a preset brings all that its family has, and heads may be wider or na
   CHECK(model_of({"model.preset=llama-tiny", "model.heads=3", "model.head_dim=10", "model.kv_heads=1"}).head_dim == 10);
   CHECK(model_of({"model.preset=tiny", "model.tied_head=false"}).tied_head == false);
   CHECK(model_of({"model.preset=llama-tiny"}).norm_eps == 1e-5);
+  const ModelConfig mixture = model_of({"model.preset=qwen3-30B-A3B", "model.dense_layers=[0, 2]", "model.experts=16"});
+  CHECK(mixture.experts == 16);
+  CHECK(mixture.experts_per_token == 8);
+  CHECK(mixture.expert_hidden == 768);
+  CHECK(mixture.dense_layers == std::vector<std::int64_t>{0, 2});
+  CHECK_FALSE(model_of({"model.preset=olmoe-1B-7B"}).norm_topk);
+  const Config dense = parse_config(kSmall, "small.toml", {"shard.prefetch=3"}),
+               experts = parse_config(kSmall, "small.toml", {"shard.prefetch=3", "model.preset=olmoe-1B-7B"});
+  CHECK(shard_options(dense).schedule.prefetch == 3);
+  CHECK(shard_options(experts).schedule.prefetch == 6);  // units: a block's experts are one
+  CHECK(shard_options(experts).schedule.limit == 8);
 }
 
 TEST_CASE("the resolved configuration reads back as the same configuration") {
@@ -134,6 +146,8 @@ TEST_CASE("the resolved configuration reads back as the same configuration") {
                                "train.eps=1e-300",
                                "run.sample_prompt=\"line\\n\\u0001\\u007f end\"",
                                "train.seed=9223372036854775807",
+                               "model.preset=qwen3-30B-A3B",
+                               "model.dense_layers=[0, 2]",
                                "shard.prefetch=0"};
   const Config config = parse_config(kSmall, "small.toml", overrides);
   CHECK(config.train.eps == 1e-300);

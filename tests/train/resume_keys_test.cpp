@@ -71,6 +71,13 @@ TEST_CASE("C8: each key may change, may change and is named, or may not") {
     }
   }
   CHECK(refused == std::set<std::string>{"config.data.kind",
+                                         "config.model.dense_layers",
+                                         "config.model.expert_hidden",
+                                         "config.model.experts",
+                                         "config.model.experts_per_token",
+                                         "config.model.no_rope_layers",
+                                         "config.model.norm_topk",
+                                         "config.model.shared_expert_hidden",
                                          "config.lora.alpha",
                                          "config.lora.alpha_pattern",
                                          "config.lora.modules_to_save",

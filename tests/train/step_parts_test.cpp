@@ -107,6 +107,13 @@ TEST_CASE("the FLOPs of products and attention follow from their buffers, and ra
   CHECK(parts.of(StepPart::attention).flops == Approx(2.0 * 64 * 64 * 32));
   CHECK(parts.of(StepPart::products).bytes == 4 * (300 * 50 + 70 * 50 + 300 * 70));
   CHECK(parts.describe({.gflops = 4.2}).find("2.1 GFLOP/s    50 % of 4.2") != std::string::npos);
+  OpTime of_experts = op("grouped_dweight", 0, 1);  // 300 rows over 8 experts
+  of_experts.reads = {buffer(300 * 50), buffer(300 * 70), buffer(8 + 1)};
+  of_experts.writes = {buffer(8 * 50 * 70)};
+  of(step, StreamRole::compute) = {of_experts};
+  StepParts others(64);
+  others.add(step);
+  CHECK(others.of(StepPart::products).flops == Approx(2.0 * 300 * 50 * 70));
 }
 
 TEST_CASE("a trace has an arrow from each record to each wait for it, and a slice for each gap") {

@@ -125,11 +125,14 @@ class KeyReader {
     if (!std::isfinite(value) || !key_.range.contains(value)) return refuse(fmt::format("{}", value));
     target = value;
   }
-  void read_into(const toml::node& node, std::vector<double>& target) {
+  void read_into(const toml::node& node, std::vector<double>& target) { read_numbers(node, target); }
+  void read_into(const toml::node& node, std::vector<std::int64_t>& target) { read_numbers(node, target); }
+  template <class Number>
+  void read_numbers(const toml::node& node, std::vector<Number>& target) {
     const toml::array* const array = node.as_array();
     if (array == nullptr) return ill_typed(node);
     if (array->size() > kLongestList) return refuse("too long a list");
-    std::vector<double> list(array->size());
+    std::vector<Number> list(array->size());
     for (std::size_t i = 0; i < list.size() && draft_.bad.count(name_) == 0; ++i) read_into((*array)[i], list[i]);
     target = std::move(list);
   }

@@ -37,7 +37,8 @@ constexpr std::array kRunningKeys = {
               "micro-batch to the next.",
               OnResume::free},
     ConfigKey{"shard.prefetch", [](Config& c) -> ConfigSlot { return &c.shard.prefetch; }, between(0, 8), "", "",
-              "Units gathered ahead of the one that computes.", OnResume::free},
+              "Units gathered ahead of the one that computes; a block, its adapters and its experts count as one.",
+              OnResume::free},
     ConfigKey{"shard.limit", [](Config& c) -> ConfigSlot { return &c.shard.limit; }, between(0, 64), "", "",
               "Units, beside the root and those that stay gathered, whose whole parameters may exist at once. 0: "
               "`shard.prefetch` + 1; less cuts the prefetch short, more lets gathers run further ahead of compute.",

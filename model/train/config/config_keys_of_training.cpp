@@ -93,6 +93,38 @@ constexpr std::array kTrainingKeys = {
     ConfigKey{"model.pad_token_id", [](Config& c) -> ConfigSlot { return &c.model.pad_token_id; }, between(-1, 4194303),
               "", "-1, or what `config.json` says",
               "Token that gets no gradient from being looked up; -1: none. May be changed as `model.dropout`."},
+    ConfigKey{"model.no_rope_layers", [](Config& c) -> ConfigSlot { return &c.model.no_rope_layers; }, between(0, 1023),
+              "", "the preset's, or `[]`",
+              "Layers, from 0, whose queries and keys are not turned: they know no positions.", OnResume::refused},
+    ConfigKey{"model.experts", [](Config& c) -> ConfigSlot { return &c.model.experts; }, between(0, 1024), "",
+              "the preset's, or the family's", "Experts of a mixture.", OnResume::refused},
+    ConfigKey{"model.experts_per_token", [](Config& c) -> ConfigSlot { return &c.model.experts_per_token; },
+              between(0, 1024), "", "the preset's, or the family's",
+              "Experts that a token has: those with the largest of its probabilities, of equals the lower number.",
+              OnResume::refused},
+    ConfigKey{"model.expert_hidden", [](Config& c) -> ConfigSlot { return &c.model.expert_hidden; },
+              between(0, 1048576), "", "the preset's, or `0`", "Hidden elements of an expert; 0: `model.hidden`.",
+              OnResume::refused},
+    ConfigKey{"model.shared_expert_hidden", [](Config& c) -> ConfigSlot { return &c.model.shared_expert_hidden; },
+              between(0, 1048576), "", "the preset's, or `0`",
+              "Hidden elements of an expert that every token has beside those chosen, times the sigmoid of a gate; 0: "
+              "there is none.",
+              OnResume::refused},
+    ConfigKey{"model.norm_topk", [](Config& c) -> ConfigSlot { return &c.model.norm_topk; }, any, "",
+              "the preset's, else `true` for `qwen3_moe`, `false` for the others",
+              "The probabilities of the experts that a token has are divided by their sum.", OnResume::refused},
+    ConfigKey{"model.dense_layers", [](Config& c) -> ConfigSlot { return &c.model.dense_layers; }, between(0, 1023), "",
+              "the preset's, or `[]`", "Layers, from 0, with one MLP of `model.hidden` instead of a mixture.",
+              OnResume::refused},
+    ConfigKey{
+        "model.balance_loss", [](Config& c) -> ConfigSlot { return &c.model.balance_loss; }, between(0, 1e6), "", "",
+        "Coefficient of the balance loss of each mixture, which is minimised beside `loss`: experts x the sum over "
+        "experts of their share of the tokens, on all ranks, times the mean of their probability. With "
+        "`train.deterministic` the share is that of each micro-batch alone. This key and the next may be changed "
+        "as `model.dropout`."},
+    ConfigKey{
+        "model.z_loss", [](Config& c) -> ConfigSlot { return &c.model.z_loss; }, between(0, 1e6), "", "",
+        "Coefficient of the mean of the squared log-sum-exp of what each router computes, which is minimised too."},
     ConfigKey{
         "model.dropout", [](Config& c) -> ConfigSlot { return &c.model.dropout; }, below_one, "",
         "0.0, or what `config.json` says",

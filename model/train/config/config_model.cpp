@@ -75,13 +75,17 @@ bool is_described(const ConfigDraft& draft) {
   return std::all_of(keys.begin(), keys.end(), [&](const char* key) { return draft.is_given(key); });
 }
 
-/// Takes what the folder says of dropout and padding, but for what was given: that is a choice of each training. All
-/// dropout is replaced by model.dropout.
+/// Takes what the folder says of dropout, padding and routers' losses, but for what was given: that is a choice of each
+/// training. All dropout is replaced by model.dropout.
 void take_training_choices(const ConfigDraft& draft, ModelConfig& folder) {
   const ModelConfig& given = draft.config.model;
   const Family& family = family_named(folder.family);
   if (family.has("model.pad_token_id") && draft.is_given("model.pad_token_id"))
     folder.pad_token_id = given.pad_token_id;
+  if (family.has("model.experts")) {
+    folder.balance_loss = given.balance_loss;  // no folder has them
+    folder.z_loss = given.z_loss;
+  }
   if (!family.has("model.dropout")) return;
   if (draft.is_given("model.dropout")) {
     folder.dropout = given.dropout;
@@ -209,6 +213,27 @@ void check_heads(ConfigDraft& draft, const Family& family) {
         has_head_dim ? "choose an even model.head_dim" : "choose model.width as an even multiple of model.heads");
 }
 
+void check_experts(ConfigDraft& draft, const Family& family) {
+  const ModelConfig& model = draft.config.model;
+  if (!family.has("model.experts") || !are_good(draft, {"model.experts", "model.experts_per_token"})) return;
+  if (model.experts_per_token < 1 || model.experts_per_token > model.experts)
+    draft.report("model.experts_per_token",
+                 fmt::format("a token cannot have {} of {} experts", model.experts_per_token, model.experts),
+                 "give model.experts, and model.experts_per_token from 1 to as many");
+}
+
+void check_layer_lists(ConfigDraft& draft) {
+  const ModelConfig& model = draft.config.model;
+  for (const auto& [key, layers] :
+       {std::pair("model.dense_layers", &model.dense_layers), {"model.no_rope_layers", &model.no_rope_layers}}) {
+    if (!are_good(draft, {key, "model.layers"})) continue;
+    const auto beyond = std::find_if(layers->begin(), layers->end(), [&](auto layer) { return layer >= model.layers; });
+    if (beyond != layers->end())
+      draft.report(key, fmt::format("{} names layer {} of {}", key, *beyond, model.layers),
+                   fmt::format("name layers from 0 to {}", model.layers - 1));
+  }
+}
+
 void check_padding(ConfigDraft& draft) {
   const ModelConfig& model = draft.config.model;
   if (are_good(draft, {"model.pad_token_id", "model.vocab"}) && model.pad_token_id >= model.vocab)
@@ -259,7 +284,11 @@ void resolve_model(ConfigDraft& draft) {
 }
 
 void check_model_sizes(ConfigDraft& draft) {
-  if (const Family* const family = find_family(draft.config.model.family)) check_heads(draft, *family);
+  if (const Family* const family = find_family(draft.config.model.family)) {
+    check_heads(draft, *family);
+    check_experts(draft, *family);
+  }
+  check_layer_lists(draft);
   check_padding(draft);
   check_rotary(draft);
 }

@@ -72,7 +72,8 @@ std::string ConfigKey::type() const {
                                         "true, false or integer",
                                         "seconds or \"H:MM:SS\"",
                                         "array of numbers",
-                                        "integer or \"auto\""};
+                                        "integer or \"auto\"",
+                                        "array of integers"};
   Config config;
   return kTypes[slot(config).index()];
 }
@@ -130,6 +131,8 @@ std::string toml_value(const ConfigSlot& slot) {
     for (double number : **numbers) list += (list.empty() ? "" : ", ") + toml_value(ConfigSlot(&number));
     return "[" + list + "]";
   }
+  if (const auto* integers = std::get_if<std::vector<std::int64_t>*>(&slot))
+    return fmt::format("[{}]", fmt::join(**integers, ", "));
   for (const auto& text : *std::get<std::vector<std::string>*>(slot))
     list += (list.empty() ? "" : ", ") + toml_string(text);
   return "[" + list + "]";

@@ -15,7 +15,7 @@ namespace zs {
 
 /// Slot where a key's value lives in a Config; the alternative is the key's type.
 using ConfigSlot = std::variant<bool*, std::int64_t*, double*, std::string*, std::vector<std::string>*, Reshard*,
-                                Config::Duration*, std::vector<double>*, Config::Count*>;
+                                Config::Duration*, std::vector<double>*, Config::Count*, std::vector<std::int64_t>*>;
 
 struct ConfigRange {
   double min = -std::numeric_limits<double>::infinity(), max = std::numeric_limits<double>::infinity();

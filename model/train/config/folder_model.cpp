@@ -37,7 +37,7 @@ void check_ranges(const ConfigDraft& draft, const HfConfig& config) {
 ModelConfig folder_model(const std::string& folder) {
   const HfConfig config = HfConfig::of_folder(folder);
   const Family& family = family_of(config);
-  config.refuse_foreign();
+  config.refuse_foreign(family.settings);
   ConfigDraft draft;
   draft.config.model = family.from_config(config);
   check_ranges(draft, config);

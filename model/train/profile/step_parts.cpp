@@ -84,11 +84,14 @@ double length_ms(const Intervals& all) {
   return ms;
 }
 
-/// A product of (m, k) and (k, n): the root of the product of its three matrices' elements is m n k.
+/// A product of (m, k) and (k, n): the root of the product of its three matrices' elements is m n k. One of experts has
+/// as many matrices as there are of them, of which each row meets one.
 double product_flops(const OpTime& op) {
   if (op.reads.size() < 2 || op.writes.empty()) return 0;
+  const bool is_of_experts = op.name.starts_with("grouped") && op.reads.size() > 2;  // and behind: where each begins
+  const double matrices = is_of_experts ? static_cast<double>(std::max<std::int64_t>(1, op.reads[2].elems - 1)) : 1;
   return 2 * std::sqrt(static_cast<double>(op.reads[0].elems) * static_cast<double>(op.reads[1].elems) *
-                       static_cast<double>(op.writes[0].elems));
+                       static_cast<double>(op.writes[0].elems) / matrices);
 }
 
 /// Causal: half of 4 x T x elements of the output forward, and 2.5 times that backward.
@@ -107,7 +110,7 @@ StepPart part_of(const OpTime& op) {
   if (begins_with_any(name, {"from_host", "samples"})) return StepPart::data;
   if (begins_with_any(name, {"cross_entropy", "mean_loss", "store_loss"})) return StepPart::loss;
   if (std::string_view(op.phase) == "optimizer") return StepPart::optimizer;
-  if (begins_with_any(name, {"linear", "matmul", "lm_head"})) return StepPart::products;
+  if (begins_with_any(name, {"linear", "matmul", "lm_head", "grouped_", "router_"})) return StepPart::products;
   if (begins_with_any(name, {"attention", "rotary"})) return StepPart::attention;
   if (begins_with_any(name, {"layer_norm", "add_layer_norm", "rms_norm", "add_rms_norm", "qk_norm"}))
     return StepPart::norms;

@@ -70,12 +70,11 @@ Recompute recompute_of(const std::string& part) {
 
 bool is_adapters(const Module& module) { return dynamic_cast<const LoraAdapters*>(&module) != nullptr; }
 
-/// Options of prefetching. Where blocks have adapters there are two units for each of them, whose whole parameters
-/// exist at once.
+/// Options of prefetching. A block's adapters are a unit beside its own, and its experts are one: the whole parameters
+/// of all of them exist at once.
 PrefetchOptions prefetch_options(const Config& config) {
-  const int units = config.lora.is_on() ? 2 : 1;
-  const std::int64_t limit =
-      config.lora.is_on() && config.shard.limit == 0 ? config.shard.prefetch + 1 : config.shard.limit;
+  const int units = 1 + (config.lora.is_on() ? 1 : 0) + (config.model.experts > 0 ? 1 : 0);
+  const std::int64_t limit = units > 1 && config.shard.limit == 0 ? config.shard.prefetch + 1 : config.shard.limit;
   return {.prefetch = units * static_cast<int>(config.shard.prefetch),
           .limit = units * static_cast<int>(limit),
           .max_reductions_in_flight = static_cast<int>(config.shard.max_reductions_in_flight),

@@ -17,7 +17,7 @@ import tiny_run
 
 LIMIT_S = 120
 CASES = harness.ROOT / "tests" / "data" / "huggingface"
-FAMILIES = ("gpt2", "llama", "llama3-rope", "mistral-window", "qwen2", "qwen3")
+FAMILIES = ("gpt2", "llama", "llama3-rope", "mistral-window", "qwen2", "qwen3", "olmo2", "phi3", "smollm3")  # mixtures: mixtures_test.py
 MODEL, CANNOT_CREATE, CONFIG = 67, 73, 78
 TOLERANCE = 1e-5  # relative, of sums of f32 in another order
 F32, BF16 = (TOLERANCE, TOLERANCE), (1e-3, 2**-8)  # of losses, and of the gradient's norm
@@ -192,38 +192,49 @@ EVALUATED = [
 ]
 
 
-def inference_cases(train, work, report):
-    folder, want = CASES / "mistral-window", json.loads((CASES / "mistral-window" / "expected.json").read_text())
-    result = run([train, "--evaluate", folder, folder / "tokens.bin", "--set", "train.sequence=64", "--logits", work / "logits.bin"], 3)
+def answers(train, work, report, case, ranks=3):
+    """Loss, logits, and the greedy continuation."""
+    folder, want = CASES / case, json.loads((CASES / case / "expected.json").read_text())
+    (work / "logits.bin").unlink(missing_ok=True)
+    result = run([train, "--evaluate", folder, folder / "tokens.bin", "--set", "train.sequence=64", "--logits", work / "logits.bin"], ranks)
     found = re.fullmatch(r"loss (\S+) perplexity \S+ tokens 256\n", result.out)
     problems = [] if found and abs(float(found[1]) - want["loss"]) < TOLERANCE * want["loss"] else ["another loss than transformers'"]
     if not problems:
         vocab = json.loads((folder / "config.json").read_text())["vocab_size"]
         row = struct.unpack("<8f", (work / "logits.bin").read_bytes()[63 * vocab * 4:][:32])
         problems += [f"logit {a}, wanted {b}" for a, b in zip(row, want["logits"]["first8"]) if abs(a - b) > 2e-5 * max(map(abs, row))]
-    report.case("loss and logits of a folder, at 3 ranks", problems, result)
-    for case, changes, loss in EVALUATED:
-        evaluates(train, report, f"{case} with {json.dumps(changes)}", copied(work, case, lambda config: config.update(changes)), loss)
+    report.case(f"loss and logits of {case}, at {ranks or 1} ranks", problems, result)
     prompt = ",".join(map(str, want["greedy"]["prompt"]))
     result = run([train, "--sample", folder, "--prompt-ids", prompt, "--print-ids", "--temperature", "0", "--tokens", "16"])
     drawn = [int(x) for x in re.findall(r"\d+", result.out)]
-    report.case("greedy continuation of a folder", [] if drawn == want["greedy"]["next16"] else [f"drawn {drawn}"], result)
+    report.case(f"greedy continuation of {case}", [] if drawn == want["greedy"]["next16"] else [f"drawn {drawn}"], result)
+
+
+def inference_cases(train, work, report):
+    for case in ("mistral-window", "olmo2", "smollm3"):
+        answers(train, work, report, case, 3 if case == "mistral-window" else None)
+    for case, changes, loss in EVALUATED:
+        evaluates(train, report, f"{case} with {json.dumps(changes)}", copied(work, case, lambda config: config.update(changes)), loss)
+
+
+def in_and_out(train, work, report, case):
+    to = work / "exported" / case
+    result = run([train, "--export", to, CASES / case])
+    problems = [] if result.code == 0 else ["it failed"]
+    for name in ("model.safetensors", "generation_config.json"):
+        wanted = CASES / case / name  # one that lies in several files has the same tensors in one
+        if wanted.exists():
+            same = (to / name).exists() and (to / name).read_bytes() == wanted.read_bytes()
+        else:
+            same = read_all(to) == read_all(CASES / case)
+        problems += [] if same else [f"{name} differs"]
+    same = (to / "config.json").exists() and json.loads((to / "config.json").read_text()) == json.loads((CASES / case / "config.json").read_text())
+    report.case(f"{case} in and out", problems + ([] if same else ["config.json says something else"]), result)
 
 
 def export_cases(train, work, report):
     for case in FAMILIES:
-        to = work / "exported" / case
-        result = run([train, "--export", to, CASES / case])
-        problems = [] if result.code == 0 else ["it failed"]
-        for name in ("model.safetensors", "generation_config.json"):
-            wanted = CASES / case / name  # one that lies in several files has the same tensors in one
-            if wanted.exists():
-                same = (to / name).exists() and (to / name).read_bytes() == wanted.read_bytes()
-            else:
-                same = read_all(to) == read_all(CASES / case)
-            problems += [] if same else [f"{name} differs"]
-        same = (to / "config.json").exists() and json.loads((to / "config.json").read_text()) == json.loads((CASES / case / "config.json").read_text())
-        report.case(f"{case} in and out", problems + ([] if same else ["config.json says something else"]), result)
+        in_and_out(train, work, report, case)
 
     half, again = work / "half", work / "again"
     first, second = run([train, "--export", half, CASES / "gpt2", "--dtype", "bf16"]), run([train, "--export", again, half, "--dtype", "bf16"])
@@ -314,7 +325,8 @@ def refusal_cases(train, work, report):
     settings = [("gpt2", "scale_attn_by_inverse_layer_idx", True), ("gpt2", "scale_attn_weights", False), ("gpt2", "activation_function", "relu"),
                 ("gpt2", "add_cross_attention", True), ("qwen3", "attention_bias", True), ("qwen3", "hidden_act", "gelu"),
                 ("llama3-rope", "mlp_bias", True), ("llama3-rope", "attention_dropout", 0.1), ("llama3-rope", "quantization_config", {"bits": 4}),
-                ("llama3-rope", "partial_rotary_factor", 0.5), ("qwen2", "layer_types", ["full_attention", "sliding_attention"])]
+                ("llama3-rope", "partial_rotary_factor", 0.5), ("llama3-rope", "num_local_experts", 4), ("phi3", "resid_pdrop", 0.1),
+                ("smollm3", "no_rope_layers", [1, 0]), ("qwen2", "layer_types", ["full_attention", "sliding_attention"])]
     for case, key, value in settings:
         refused(train, work, report, f"{case} with {key} = {value}", copied(work, case, lambda config: config.update({key: value})), [key])
     rope = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}

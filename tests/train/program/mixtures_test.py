@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Mixtures of experts in the form of Hugging Face folders: what transformers has computed of them is in tests/data/huggingface (huggingface_test.py).
+Usage: mixtures_test.py TRAIN"""
+
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
+
+import harness
+from huggingface_test import CASES, CONFIG, answers, configure, copied, in_and_out, refused, run, trains
+
+FAMILIES = ("mixtral", "qwen2-moe", "qwen3-moe", "olmoe")
+
+
+def losses_of(out):
+    return [m["loss"] for m in harness.read_metrics(out)]
+
+
+def balance_case(train, work, report):
+    """Of three blocks the second has no experts, and one of three ranks is without samples in the second round."""
+    shutil.rmtree(work / "out", ignore_errors=True)
+    result = run([train, configure(work, CASES / "qwen3-moe"), "--set", "model.balance_loss=0.1", "--set", "model.z_loss=0.01", "--set", "comm.ranks=3",
+                  "--set", "train.recompute=block"])
+    experts = harness.read_metrics(work / "out")[-1].get("experts", {}) if result.code == 0 else {}
+    lists = [experts.get(name, []) for name in ("load_max", "load_min", "load_entropy", "balance_loss")]
+    problems = [] if experts.get("layers") == [0, 2] and all(len(values) == 2 for values in lists) else [f"experts are {experts}"]
+    for most, least, entropy, balance in zip(*lists, strict=False):
+        problems += [] if 6 >= most > 1 > least >= 0 and 0.5 < entropy < 1 and 0.9 < balance < 2 else [f"of one: {most}, {least}, {entropy}, {balance}"]
+    expected = json.loads((CASES / "qwen3-moe" / "expected.json").read_text())["five_adamw_steps"]["losses"]
+    told = losses_of(work / "out") if result.code == 0 else []
+    problems += [] if told and abs(told[0] - expected[0]) < 1e-4 and abs(told[4] - expected[4]) > 1e-5 else [f"losses are {told}"]
+    report.case("experts are balanced, and metrics say how they are", problems, result)
+
+
+def adapter_cases(train, work, report):
+    refused(train, work, report, "adapters of experts", CASES / "mixtral", ['"all-linear" is of', "experts and routers"], CONFIG, lora__rank=2,
+            lora__targets="all-linear")
+    shutil.rmtree(work / "out", ignore_errors=True)
+    result = run([train, configure(work, CASES / "olmoe"), "--set", "lora.rank=2", "--set", "lora.targets=self_attn.*", "--set", "train.lr=1e-2"])
+    told = losses_of(work / "out") if result.code == 0 else []
+    report.case("adapters beside experts", [] if len(told) == 5 and told[4] < told[0] else [f"losses are {told}"], result)
+
+
+def refusal_cases(train, work, report):
+    refused(train, work, report, "a mixture as GGUF", CASES / "mixtral", ["a mixtral does not become a GGUF file"], run__export=work / "mixtral.gguf")
+    for case, changes, words in (
+        ("mixtral", {"output_router_logits": True}, "output_router_logits"), ("mixtral", {"num_local_experts": 2**31}, "model.experts"),
+        ("qwen2-moe", {"qkv_bias": False}, "qkv_bias"), ("qwen2-moe", {"use_sliding_window": True}, "use_sliding_window"),
+        ("qwen3-moe", {"num_experts_per_tok": 7}, "a token cannot have 7 of 6 experts"), ("qwen3-moe", {"mlp_only_layers": [-1]}, "mlp_only_layers"),
+        ("qwen3-moe", {"num_experts": 5}, "num_local_experts = 6"), ("qwen3-moe", {"decoder_sparse_step": 2}, "missing"), ("olmoe", {"clip_qkv": 8.0}, "clip_qkv"),
+    ):
+        refused(train, work, report, f"{case} with {json.dumps(changes)}", copied(work, case, lambda config: config.update(changes)), [words])
+
+
+def main():
+    train = pathlib.Path(sys.argv[1]).resolve()
+    report = harness.Report()
+    with tempfile.TemporaryDirectory() as place:
+        work = pathlib.Path(place)
+        for case, ranks in zip(FAMILIES, (2, 3, 2, 3), strict=True):
+            trains(train, work, report, case)
+            trains(train, work, report, case, name=f"{ranks} ranks as threads", comm__ranks=ranks)
+            answers(train, work, report, case, None)
+            in_and_out(train, work, report, case)
+        trains(train, work, report, "mixtral", name="blocks recomputed, per parameter", train__recompute='"block"', shard__layout="per_parameter", comm__ranks=2)
+        balance_case(train, work, report)
+        adapter_cases(train, work, report)
+        refusal_cases(train, work, report)
+    return report.exit_code()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
