@@ -246,6 +246,11 @@ TEST_CASE("the page of a plan groups the buffers and ends in the peak", "[plan]"
   const TrainPlan plan = make_plan(config, 0, 2);
   const std::string page = describe(plan, config, 2), all = describe(plan, config, 2, true);
   CHECK_THAT(page, Catch::Contains("moments     blocks.0-2"));
+  Config mixtures = accumulating_config(2);
+  choose_family(mixtures, "mixtral");
+  const std::string of_experts = describe(make_plan(mixtures, 0, 2), mixtures, 2);
+  CHECK_THAT(of_experts, Catch::Contains("moments     blocks.0-2.mlp.experts "));
+  CHECK_THAT(of_experts, Catch::Contains("mixtures: 5 experts in 3 layers, 2 of them for each token"));
   CHECK(std::count(page.begin(), page.end(), '\n') < 200);
   CHECK(std::count(all.begin(), all.end(), '\n') ==
         std::count(page.begin(), page.end(), '\n') + std::ssize(plan.buffers) + 3);

@@ -1,7 +1,6 @@
 #include "model/train/plan/memory_table.h"
 
 #include <algorithm>
-#include <cctype>
 #include <map>
 #include <tuple>
 
@@ -76,13 +75,21 @@ std::string op_kind(std::span<const TraceEntry> step, std::int64_t moment) {
   return name.substr(0, name.find(':'));
 }
 
-/// "blocks.3" -> ("blocks.", 3); anything else -> (itself, -1)
-std::pair<std::string, int> series_of(const std::string& owner) {
-  std::size_t digits = owner.size();
-  while (digits > 0 && std::isdigit(static_cast<unsigned char>(owner[digits - 1])) != 0) --digits;
+/// Owners that differ in a number: "blocks.3.mlp.experts" is number 3 of "blocks." and ".mlp.experts"; -1: no number.
+struct Series {
+  std::string before, after;
+  int number = -1;
+};
+
+Series series_of(const std::string& owner) {
+  constexpr std::string_view kDigits = "0123456789";
   constexpr std::size_t kMostDigits = 6;
-  if (digits == owner.size() || owner.size() - digits > kMostDigits) return {owner.empty() ? "-" : owner, -1};
-  return {owner.substr(0, digits), std::stoi(owner.substr(digits))};
+  const std::size_t dot = owner.find('.');
+  const std::size_t begin = dot == owner.npos ? owner.size() : dot + 1;
+  const std::size_t end = std::min(owner.find_first_not_of(kDigits, begin), owner.size());
+  if (begin >= end || end - begin > kMostDigits || (end < owner.size() && owner[end] != '.'))
+    return {owner.empty() ? "-" : owner, ""};
+  return {owner.substr(0, begin), owner.substr(end), std::stoi(owner.substr(begin, end - begin))};
 }
 
 struct Row {
@@ -90,10 +97,10 @@ struct Row {
   int first = -1, last = -1;  // numbers in the owners' series
 };
 
-std::string owners(const std::string& series, const Row& row) {
-  if (row.first < 0) return series;
-  return row.first == row.last ? fmt::format("{}{}", series, row.first)
-                               : fmt::format("{}{}-{}", series, row.first, row.last);
+std::string owners(const std::string& before, const std::string& after, const Row& row) {
+  if (row.first < 0) return before;
+  return row.first == row.last ? fmt::format("{}{}{}", before, row.first, after)
+                               : fmt::format("{}{}-{}{}", before, row.first, row.last, after);
 }
 
 }  // namespace
@@ -127,12 +134,12 @@ std::int64_t live_bytes_at(std::span<const PlannedBuffer> buffers, std::int64_t 
 
 std::string describe_grouped(std::span<const PlannedBuffer> buffers, std::span<const TraceEntry> step) {
   // Key of a row: label, owners' series, first op, bytes.
-  using Key = std::tuple<std::string, std::string, std::string, std::int64_t>;
+  using Key = std::tuple<std::string, std::string, std::string, std::string, std::int64_t>;
   std::map<Key, Row> rows;
   const std::int64_t peak = peak_moment(buffers);
   for (const PlannedBuffer& buffer : buffers) {
-    const auto [series, number] = series_of(buffer.owner);
-    Row& row = rows[{buffer.label, series, op_kind(step, buffer.first_use), buffer.bytes}];
+    const auto [before, after, number] = series_of(buffer.owner);
+    Row& row = rows[{buffer.label, before, after, op_kind(step, buffer.first_use), buffer.bytes}];
     ++row.count;
     row.at_peak += buffer.is_live_at(peak) ? 1 : 0;
     row.first = row.count == 1 ? number : std::min(row.first, number);
@@ -140,17 +147,18 @@ std::string describe_grouped(std::span<const PlannedBuffer> buffers, std::span<c
   }
   std::vector<std::pair<Key, Row>> sorted(rows.begin(), rows.end());
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
-    return std::tuple(a.second.at_peak * std::get<3>(a.first), std::get<3>(a.first)) >
-           std::tuple(b.second.at_peak * std::get<3>(b.first), std::get<3>(b.first));
+    return std::tuple(a.second.at_peak * std::get<4>(a.first), std::get<4>(a.first)) >
+           std::tuple(b.second.at_peak * std::get<4>(b.first), std::get<4>(b.first));
   });
-  constexpr const char* format = "  {:<12}{:<16}{:<24}{:>8}{:>9}{:>14}{:>16}\n";
+  constexpr const char* format = "  {:<12}{:<25} {:<24}{:>8}{:>9}{:>14}{:>16}\n";
   std::string text =
       fmt::format(format, "kind", "unit", "first used by", "buffers", "at peak", "bytes each", "bytes at peak");
   for (const auto& [key, row] : sorted) {
-    const auto& [label, series, op, bytes] = key;
-    text += fmt::format(format, label, owners(series, row), op, row.count, row.at_peak, bytes, row.at_peak * bytes);
+    const auto& [label, before, after, op, bytes] = key;
+    text +=
+        fmt::format(format, label, owners(before, after, row), op, row.count, row.at_peak, bytes, row.at_peak * bytes);
   }
-  return text + fmt::format("  {:<83}{:>16}\n", "peak_bytes", live_bytes_at(buffers, peak));
+  return text + fmt::format("  {:<93}{:>16}\n", "peak_bytes", live_bytes_at(buffers, peak));
 }
 
 std::string describe_all(std::span<const PlannedBuffer> buffers, std::span<const TraceEntry> step) {
@@ -162,9 +170,9 @@ std::string describe_all(std::span<const PlannedBuffer> buffers, std::span<const
                       : fmt::format("{} {}", numbers[static_cast<std::size_t>(moment)],
                                     step[static_cast<std::size_t>(moment)].op.name);
   };
-  std::string text = fmt::format("  {:<12}{:<14}{:>14}  {:<36}{}\n", "kind", "unit", "bytes", "first use", "last use");
+  std::string text = fmt::format("  {:<12}{:<25} {:>14}  {:<36}{}\n", "kind", "unit", "bytes", "first use", "last use");
   for (const PlannedBuffer& buffer : buffers) {
-    text += fmt::format("  {:<12}{:<14}{:>14}  {:<36}{}\n", buffer.label, buffer.owner.empty() ? "-" : buffer.owner,
+    text += fmt::format("  {:<12}{:<25} {:>14}  {:<36}{}\n", buffer.label, buffer.owner.empty() ? "-" : buffer.owner,
                         buffer.bytes, use(buffer.first_use), use(buffer.last_use));
   }
   return text;

@@ -129,9 +129,8 @@ std::string describe_memory(const TrainPlan& plan, bool is_full) {
 
 std::string describe_schedule(const TrainPlan& plan) {
   std::string text;
-  for (const Action& action : plan.micro_batch) {
+  for (const Action& action : plan.micro_batch)
     text += fmt::format("  {:<18}{}\n", name_of(action.kind), plan.units[static_cast<std::size_t>(action.unit)].name);
-  }
   return text;
 }
 
@@ -176,9 +175,8 @@ class MetaRun {
   void rest() {
     const Config& config = session_->config();
     if (config.run.validate_every > 0) session_->enqueue_validation(read_, validation_windows_);
-    for (int unit = 0; unit < std::ssize(session_->runtime().executor().units()); ++unit) {
+    for (int unit = 0; unit < std::ssize(session_->runtime().executor().units()); ++unit)
       session_->runtime().executor().read_full(unit, [](const Parameter&, const float*) {});
-    }
     if (config.run.sample_tokens > 0) TokenWindow::enqueue_longest(*session_);
   }
 
@@ -326,9 +324,8 @@ TrainPlan make_plan(const Config& wanted, const PlanOptions& options) {
   Session& session = run.start(config);
   plan.apply_order(session.runtime());
   Repetition repetition;
-  if (!options.has_every_micro_batch) {
+  if (!options.has_every_micro_batch)
     session.abridge([&] { return repetition.has_begun(run.device().memory().layout()); });
-  }
   run.step(1);
   repetition = {};
   plan_step(plan, run);
@@ -385,6 +382,9 @@ std::string describe(const TrainPlan& plan, const Config& config, int ranks, boo
                   config.train.sequence, config.precision.param, config.shard.prefetch);
   text += describe_units(plan);
   text += describe_zero_copy(plan);
+  if (const ModelConfig& model = config.model; model.experts > 0)
+    text += fmt::format("mixtures: {} experts in {}, {} of them for each token\n", model.experts,
+                        format_number(model.layers - std::ssize(model.dense_layers), "layer"), model.experts_per_token);
   if (config.train.recompute != std::vector<std::string>{"none"})
     text += fmt::format("recomputed in backward: {}\n", fmt::join(config.train.recompute, ", "));
   if (config.offload.has_any_of_units() && config.offload.resident_units.value > 0)
