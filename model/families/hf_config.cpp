@@ -251,6 +251,7 @@ nlohmann::ordered_json rotary_to_config(const ModelConfig& model, const char* ar
                                    {"max_window_layers", 0},
                                    {"rope_theta", model.rotary_base}};  // readers of the older form find the base here
   config["rope_parameters"] = rope;
+  config["pad_token_id"] = nullptr;  // some have one where nothing is said
   if (model.pad_token_id >= 0) config["pad_token_id"] = model.pad_token_id;
   if (model.window > 0) config["sliding_window"] = model.window;
   if (model.rotary_scaling != "none") config["rope_scaling"] = rope;

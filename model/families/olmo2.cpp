@@ -19,6 +19,7 @@ ModelConfig olmo2_from_config(const HfConfig& config) {
   config.require("attention_bias", false);
   ModelConfig model = rotary_from_config(config, "olmo2", {.vocab = 50304, .norm_eps = 1e-5});
   window_of_layers(config, model.layers, 0, 0);  // none has one
+  take_default_padding(config, model, 1);
   return model;
 }
 

@@ -23,6 +23,7 @@ ModelConfig olmoe_from_config(const HfConfig& config) {
   take_experts(config, model, {.experts = 64, .experts_per_token = 8});
   model.norm_topk = config.boolean("norm_topk_prob", false);
   window_of_layers(config, model.layers, 0, 0);  // none has one
+  take_default_padding(config, model, 1);
   return model;
 }
 

@@ -14,6 +14,7 @@ ModelConfig phi3_from_config(const HfConfig& config) {
   ModelConfig model = rotary_from_config(
       config, "phi3", {.hidden = 8192, .vocab = 32064, .context = 4096, .width = 3072, .norm_eps = 1e-5});
   model.window = window_of_layers(config, model.layers, config.integer("sliding_window", 0), 0);
+  take_default_padding(config, model, 32000);
   return model;
 }
 

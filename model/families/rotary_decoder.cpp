@@ -1,5 +1,7 @@
 #include "model/families/rotary_decoder.h"
 
+#include <nlohmann/json.hpp>
+
 namespace zs {
 namespace {
 
@@ -40,6 +42,13 @@ void derive_rotary_decoder(ModelConfig& model) {
   constexpr std::int64_t kMultiple = 128;
   if (model.kv_heads == 0) model.kv_heads = model.heads;
   if (model.hidden == 0) model.hidden = (8 * model.width + 3 * kMultiple - 1) / (3 * kMultiple) * kMultiple;
+}
+
+void take_default_padding(const HfConfig& config, ModelConfig& model, std::int64_t token) {
+  constexpr const char* kKey = "pad_token_id";
+  if (config.document().contains(kKey)) return;
+  if (token >= model.vocab) config.refuse(kKey);
+  model.pad_token_id = token;
 }
 
 std::vector<std::string_view> rotary_decoder_keys(std::vector<std::string_view> more) {

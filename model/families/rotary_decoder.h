@@ -1,6 +1,6 @@
 #pragma once
 
-#include "model/families/model_config.h"
+#include "model/families/hf_config.h"
 #include "model/nn/transformer.h"
 
 namespace zs {
@@ -12,6 +12,10 @@ TransformerOptions rotary_decoder(const ModelConfig& model);
 /// Derives as many key heads as heads, and a hidden size of 8/3 of the width, up to a multiple of 128, where nobody has
 /// said otherwise.
 void derive_rotary_decoder(ModelConfig& model);
+
+/// Takes the padding token that transformers gives the family's models where a config.json does not name one, not even
+/// null. Error(model) where the vocabulary has no such token.
+void take_default_padding(const HfConfig& config, ModelConfig& model, std::int64_t token);
 
 /// The keys of model.* that such a decoder has, and `more`.
 std::vector<std::string_view> rotary_decoder_keys(std::vector<std::string_view> more = {});

@@ -45,6 +45,7 @@ ModelConfig smollm3_from_config(const HfConfig& config) {
   config.require("use_sliding_window", false);
   window_of_layers(config, model.layers, 0, 0);
   model.no_rope_layers = plain_layers(config, model.layers);
+  take_default_padding(config, model, 128004);
   return model;
 }
 

@@ -310,6 +310,24 @@ TEST_CASE("a window of some layers is refused, where config.json leaves out whic
              Catch::StartsWith("67: max_window_layers = 2 is not supported"));
 }
 
+TEST_CASE("a config.json that does not name its padding has that of its family, and an exported one names it") {
+  const auto read = [](const char* family, const nlohmann::json& document) {
+    return family_named(family).from_config(HfConfig(document, "folder/config.json")).pad_token_id;
+  };
+  CHECK(read("llama", nlohmann::json::object()) == -1);
+  CHECK(read("olmo2", nlohmann::json::object()) == 1);
+  CHECK(read("olmoe", nlohmann::json::object()) == 1);
+  CHECK(read("phi3", nlohmann::json::object()) == 32000);
+  CHECK(read("smollm3", nlohmann::json::object()) == 128004);
+  CHECK(read("olmo2", {{"pad_token_id", nullptr}}) == -1);
+  CHECK_THAT(test::coded_message_of([&] {
+               read("phi3", {{"vocab_size", 320u}});
+             }),
+             Catch::StartsWith("67: pad_token_id as it is by default is not supported"));
+  for (const char* const family : {"llama", "olmo2", "phi3", "smollm3"})
+    CHECK(family_named(family).to_config(small({.family = family})).at("pad_token_id").is_null());
+}
+
 TEST_CASE("a parameter is made of the matrices that its family's files have, without what pads them") {
   for (const ModelConfig& of :
        {ModelConfig{.family = "gpt2"}, ModelConfig{.family = "llama", .kv_heads = 2},
