@@ -12,6 +12,7 @@
 #include "model/weights/safetensors.h"
 #include "model/weights/weight_files.h"
 #include "runtime/shard/checkpoint/checkpoint.h"
+#include "runtime/shard/checkpoint/held_state.h"
 #include "runtime/shard/runtime/unshard_scope.h"
 #include "runtime/tensor/host_view.h"
 
@@ -129,6 +130,7 @@ WeightFileReport load_safetensors(World& world, ShardedRuntime& runtime, const s
 
 void save_safetensors(World& world, ShardedRuntime& runtime, const std::string& path) {
   Executor& executor = runtime.executor();
+  check_not_partitioned(executor, "save_safetensors()");
   executor.step().check_between_steps("save_safetensors()", StepState::Weights::any);
   std::unique_ptr<SafetensorsWriter> file;
   std::exception_ptr problem;  // problem of rank 0, which takes part in what is gathered all the same

@@ -74,6 +74,28 @@ void Parameter::set_matrix_rows(std::vector<std::int64_t> rows) {
   matrix_rows_ = std::move(rows);
 }
 
+Shape ParameterPart::whole_of(const Shape& part) const {
+  std::vector<std::int64_t> dims(part.dims().begin(), part.dims().end());
+  if (!is_whole()) dims.at(static_cast<std::size_t>(dim)) *= count;
+  return Shape(dims);
+}
+
+void Parameter::set_owner(ParameterOwner* owner, ParameterPart part) {
+  const Shape whole = part_.whole_of(shape_);
+  std::vector<std::int64_t> dims(whole.dims().begin(), whole.dims().end());
+  if (!part.is_whole()) {
+    if (part.dim < 0) part.dim += whole.rank();
+    if (part.dim < 0 || part.dim >= whole.rank() || whole[part.dim] % part.count != 0)
+      throw UsageError(fmt::format("parameter {} of shape {} has no {} equal parts along dim {}", name_, whole.str(),
+                                   part.count, part.dim),
+                       "cut a dim that it has, by a number of ranks that divides it");
+    dims[static_cast<std::size_t>(part.dim)] /= part.count;
+  }
+  owner_ = owner;
+  part_ = part;
+  shape_ = Shape(dims);
+}
+
 void Parameter::refuse_use() const {
   if (owner_ != nullptr) owner_->refuse_use(*this);
   throw UsageError(

@@ -41,6 +41,15 @@ struct Init {
   std::function<float(std::int64_t element)> function = {};
 };
 
+/// Part of a parameter that is partitioned: of `count` equal parts along `dim`, the one at `index`. count 1: all of it.
+struct ParameterPart {
+  int dim = 0, index = 0, count = 1;
+  bool is_whole() const { return count == 1; }
+  /// Shape of the whole, whose part has this one.
+  Shape whole_of(const Shape& part) const;
+  bool operator==(const ParameterPart&) const = default;
+};
+
 /// A tensor that is trained (unless it is frozen), known by its name. Holds no memory: its owner binds a view of the
 /// unsharded flat parameter while it is materialised, and a view of the flat gradient buffer during backward. Ops keep
 /// a Parameter*, never its buffer.
@@ -54,6 +63,8 @@ class Parameter {
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }
   const Shape& shape() const { return shape_; }
+  /// Part of the model's parameter that the value is, where ranks own different ones.
+  const ParameterPart& part() const { return part_; }
   std::int64_t numel() const { return shape_.numel(); }
   const Init& init() const { return init_; }
   /// Sets the initial values, before a unit has the parameter.
@@ -119,7 +130,9 @@ class Parameter {
   bool has_grad_buffer() const { return grad_.data != nullptr; }
 
   ParameterOwner* owner() const { return owner_; }
-  void set_owner(ParameterOwner* owner) { owner_ = owner; }
+  /// Sets the owner, and the part of the parameter that it has on this rank, of which shape and value are from now on;
+  /// the part's `dim` may be negative: it counts from the last. UsageError where there are no such parts.
+  void set_owner(ParameterOwner* owner, ParameterPart part = {});
 
   /// Recorded ops that used it and whose backward has not run yet.
   int pending_uses() const { return pending_uses_; }
@@ -139,6 +152,7 @@ class Parameter {
 
   std::string name_;
   Shape shape_;
+  ParameterPart part_;
   Init init_;
   std::vector<std::int64_t> matrix_rows_;
   bool has_decay_, is_trainable_ = true;

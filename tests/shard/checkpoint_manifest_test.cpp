@@ -33,6 +33,15 @@ CheckpointManifest example_of_runs() {
   return manifest;
 }
 
+/// The same, its first tensor one of two parts.
+CheckpointManifest example_of_parts() {
+  CheckpointManifest manifest = example();
+  manifest.tensors[0] = {"wte.weight", "master", DType::f32, {8, 3}, {0, 0, 2}};
+  manifest.tensors.push_back({"wte.weight", "master", DType::f32, {8, 3}, {0, 1, 2}});
+  manifest.files[1].segments.push_back({3, 0, 12, 128});
+  return manifest;
+}
+
 /// The example's document with `change` made to it and the checksum made right again: what an attacker would send.
 std::string forged(const std::function<void(json&)>& change, const CheckpointManifest& manifest = example()) {
   json root = json::parse(to_text(manifest))["manifest"];
@@ -78,6 +87,27 @@ TEST_CASE("a manifest of tensors that are cut on a later dim reads back as it wa
   for (std::size_t file = 0; file < 2; ++file)
     CHECK(back.files[file].segments == example_of_runs().files[file].segments);
   CHECK(to_text(back) == text);
+}
+
+TEST_CASE("a manifest of parts reads back as it was written; parts that do not make up a tensor are refused",
+          "[checkpoint]") {
+  const CheckpointManifest back = parse_manifest(to_text(example_of_parts()), "place");
+  CHECK(back.tensors[3].part == ParameterPart{0, 1, 2});
+  CHECK(back.numels() == std::vector<std::int64_t>{12, 5, 0, 12});
+  CHECK(to_text(back) == to_text(example_of_parts()));
+  for (const json& part :
+       {json{0, 0, 2}, json{0, 2, 2}, json{0, 1, 4}, json{1, 1, 2}, json{2, 1, 2}, json{0, 0, 1}, json{0, 1, 0},
+        json{0, 1}, json{0, 1, 2, 0}, json{0, 1, 5000000000}, json{0, -1, 2}, json("1")}) {
+    CAPTURE(part.dump());
+    CHECK(refusal(forged([&](json& j) { j["tensors"][3]["part"] = part; }, example_of_parts())) != "");
+  }
+  CHECK(refusal(forged(
+            [](json& j) {
+              j["tensors"][3]["shape"] = {4, 6};
+            },
+            example_of_parts())) == "the parts of wte.weight are not those of one tensor");
+  CHECK(refusal(forged([](json& j) { std::swap(j["tensors"][0]["part"], j["tensors"][3]["part"]); },
+                       example_of_parts())) == "wte.weight lacks a part");
 }
 
 TEST_CASE("C3: a manifest cut anywhere, or longer by a byte, is refused", "[checkpoint]") {

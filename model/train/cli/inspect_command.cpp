@@ -35,7 +35,10 @@ std::string list_checkpoint(const std::string& folder) {
   Listing listing;
   for (const CheckpointTensor& tensor : manifest.tensors)
     listing.add(fmt::format("{} ({})", tensor.parameter, tensor.kind), std::string(name_of(tensor.dtype)),
-                tensor.shape.str(), tensor.shape.numel() * size_of(tensor.dtype));
+                tensor.part.is_whole() ? tensor.shape.str()
+                                       : fmt::format("{}, part {} of {} along dim {}", tensor.shape.str(),
+                                                     tensor.part.index + 1, tensor.part.count, tensor.part.dim),
+                tensor.parts().numel() * size_of(tensor.dtype));
   return listing.end(fmt::format("{}: step {}, written by {} ranks", folder, manifest.step, manifest.files.size()));
 }
 

@@ -51,7 +51,7 @@ class CheckpointSource final : public ParameterSource {
         evaluation_(saved_evaluation(reader_.manifest().attributes)) {
     bool has_average = false;
     for (const CheckpointTensor& tensor : reader_.manifest().tensors) {
-      if (tensor.kind == kMaster) parameters_.push_back({tensor.parameter, tensor.shape});
+      if (tensor.kind == kMaster && tensor.part.index == 0) parameters_.push_back({tensor.parameter, tensor.shape});
       has_average = has_average || tensor.kind == Optimizer::kAverage;
     }
     if (is_average_ && !has_average)

@@ -42,6 +42,7 @@ std::string differences(const CheckpointReader& reader, const std::vector<HeldTe
   std::set<std::pair<std::string, std::string>> known;
   std::set<std::string> kinds;
   for (const auto& [tensor, pieces] : tensors) {
+    if (tensor.part.index > 0) continue;  // the first part stands for the whole
     known.insert({tensor.parameter, tensor.kind});
     kinds.insert(tensor.kind);
     const auto number = reader.find(tensor.parameter, tensor.kind);
@@ -58,13 +59,29 @@ std::string differences(const CheckpointReader& reader, const std::vector<HeldTe
                                   name_of(saved.dtype), name_of(tensor.dtype)));
   }
   for (const CheckpointTensor& tensor : reader.manifest().tensors) {
-    if (kinds.contains(tensor.kind) && !known.contains({tensor.parameter, tensor.kind}))
+    if (tensor.part.index == 0 && kinds.contains(tensor.kind) && !known.contains({tensor.parameter, tensor.kind}))
       found.push_back(fmt::format("{} ({}) is not in the model", tensor.parameter, tensor.kind));
   }
   if (found.empty()) return {};
   const std::size_t count = found.size();
   found.resize(std::min(count, kMostNamed));
   return fmt::format("{} tensors differ: {}{}", count, fmt::join(found, "; "), count > kMostNamed ? " ..." : "");
+}
+
+/// Adds what this rank holds of a tensor, by the elements of the whole, from the saved tensor `saved`.
+void request(std::vector<CheckpointReader::Request>& requests, std::int64_t saved, const HeldTensor& held) {
+  const TensorParts parts = held.tensor.parts();
+  for (const auto& piece : held.pieces) {
+    for (std::int64_t run = 0; run < piece.range.runs; ++run) {
+      const std::int64_t first = piece.range.begin + run * piece.range.stride;
+      for (std::int64_t at = 0; at < piece.range.count;) {
+        const std::int64_t count = std::min(piece.range.count - at, parts.left(first + at));
+        requests.push_back(
+            {saved, parts.in_whole(held.tensor.part.index, first + at), piece.run(run).slice(at, count)});
+        at += count;
+      }
+    }
+  }
 }
 
 void fill(CheckpointReader& reader, const std::vector<HeldTensor>& tensors, Executor& executor) {
@@ -74,13 +91,8 @@ void fill(CheckpointReader& reader, const std::vector<HeldTensor>& tensors, Exec
     throw Error(ExitCode::checkpoint, "the checkpoint is of another model: " + found, reader.folder(),
                 "load it into the model that it was saved from");
   std::vector<CheckpointReader::Request> requests;
-  for (const HeldTensor& held : tensors) {
-    const std::int64_t tensor = reader.find(held.tensor.parameter, held.tensor.kind).value();
-    for (const auto& piece : held.pieces) {
-      for (std::int64_t run = 0; run < piece.range.runs; ++run)
-        requests.push_back({tensor, piece.range.begin + run * piece.range.stride, piece.run(run)});
-    }
-  }
+  for (const HeldTensor& held : tensors)
+    request(requests, reader.find(held.tensor.parameter, held.tensor.kind).value(), held);
   CheckpointReader::Store store;
   if (context.device().kind() == DeviceKind::cuda || !link.disk_bytes().empty()) {
     store = [&](const Buffer& out, const void* elements) {
@@ -155,10 +167,7 @@ void apply_evaluation(CheckpointReader& reader, const std::vector<HeldTensor>& m
   const HostLink& link = executor.link();
   std::vector<CheckpointReader::Request> requests;
   for (const HeldTensor& held : masters) {
-    const auto tensor = reader.find(held.tensor.parameter, evaluation->state);
-    for (const auto& piece : tensor ? held.pieces : std::vector<HeldTensor::Piece>())
-      for (std::int64_t run = 0; run < piece.range.runs; ++run)
-        requests.push_back({*tensor, piece.range.begin + run * piece.range.stride, piece.run(run)});
+    if (const auto tensor = reader.find(held.tensor.parameter, evaluation->state)) request(requests, *tensor, held);
   }
   reader.read(requests, [&](const Buffer& out, const void* elements) {
     std::vector<float> values(static_cast<std::size_t>(out.elems));

@@ -175,7 +175,7 @@ void remove_later_checkpoints(const Folder& root, std::int64_t step, FileWatch* 
 CheckpointReader::CheckpointReader(std::string folder)
     : folder_(std::move(folder)), manifest_(read_manifest(folder_)), index_(manifest_.index()) {
   for (std::size_t i = 0; i < manifest_.tensors.size(); ++i)
-    numbers_[{manifest_.tensors[i].parameter, manifest_.tensors[i].kind}] = static_cast<std::int64_t>(i);
+    numbers_[{manifest_.tensors[i].parameter, manifest_.tensors[i].kind}].push_back(static_cast<std::int64_t>(i));
   check_folder();
 }
 
@@ -196,7 +196,7 @@ void CheckpointReader::check_folder() const {
 
 std::optional<std::int64_t> CheckpointReader::find(const std::string& parameter, const std::string& kind) const {
   const auto found = numbers_.find({parameter, kind});
-  return found == numbers_.end() ? std::nullopt : std::optional(found->second);
+  return found == numbers_.end() ? std::nullopt : std::optional(found->second.front());
 }
 
 DataFileReader& CheckpointReader::file(int number) {
@@ -214,19 +214,32 @@ DataFileReader& CheckpointReader::file(int number) {
   return *open_;
 }
 
+struct CheckpointReader::Part {
+  int file;
+  std::int64_t offset;
+  Buffer out;
+};
+
+void CheckpointReader::find_parts(const Request& request, std::vector<Part>& parts) const {
+  const CheckpointTensor& saved = manifest_.tensors.at(static_cast<std::size_t>(request.tensor));
+  const std::vector<std::int64_t>& numbers = numbers_.at({saved.parameter, saved.kind});
+  const TensorParts of_saved = saved.parts();
+  for (std::int64_t at = 0; at < request.out.elems;) {
+    const auto [part, element] = of_saved.find(request.begin + at);
+    const std::int64_t count = std::min(request.out.elems - at, of_saved.left(element));
+    for (const ReadPart& found : index_.find({numbers.at(static_cast<std::size_t>(part)), element, count}))
+      parts.push_back({found.file, found.offset, request.out.slice(at + found.target, found.count)});
+    at += count;
+  }
+}
+
 void CheckpointReader::read(const std::vector<Request>& requests, const Store& store) {
-  struct Part {
-    int file;
-    std::int64_t offset;
-    Buffer out;
-  };
   std::vector<Part> parts;
   for (const Request& request : requests) {
     const CheckpointTensor& saved = manifest_.tensors.at(static_cast<std::size_t>(request.tensor));
     ZS_CHECK(request.out.dtype == saved.dtype && (store || request.out.device == DeviceKind::cpu),
              "{} is read into {} on {}", saved.parameter, name_of(request.out.dtype), name_of(request.out.device));
-    for (const ReadPart& part : index_.find({request.tensor, request.begin, request.out.elems}))
-      parts.push_back({part.file, part.offset, request.out.slice(part.target, part.count)});
+    find_parts(request, parts);
   }
   std::sort(parts.begin(), parts.end(),
             [](const Part& a, const Part& b) { return std::tie(a.file, a.offset) < std::tie(b.file, b.offset); });

@@ -70,9 +70,9 @@ class CheckpointReader {
 
   const std::string& folder() const { return folder_; }
   const CheckpointManifest& manifest() const { return manifest_; }
-  /// The number of a tensor.
+  /// Number of a tensor; of one in parts, of the first, which stands for the whole.
   std::optional<std::int64_t> find(const std::string& parameter, const std::string& kind) const;
-  /// Elements [begin, begin + out.elems) of a tensor, into host memory unless they are stored otherwise.
+  /// Elements [begin, begin + out.elems) of a whole tensor, into host memory unless they are stored otherwise.
   struct Request {
     std::int64_t tensor, begin;
     Buffer out;
@@ -87,12 +87,14 @@ class CheckpointReader {
 
  private:
   DataFileReader& file(int number);
+  struct Part;
+  void find_parts(const Request& request, std::vector<Part>& parts) const;
   void check_folder() const;
 
   std::string folder_;
   CheckpointManifest manifest_;
   SegmentIndex index_;
-  std::map<std::pair<std::string, std::string>, std::int64_t> numbers_;
+  std::map<std::pair<std::string, std::string>, std::vector<std::int64_t>> numbers_;  // parts in their order
   std::unique_ptr<DataFileReader> open_;  // one at a time: a job of thousands of ranks has more files than descriptors
   int open_number_ = -1;
 };

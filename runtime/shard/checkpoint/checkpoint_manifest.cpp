@@ -2,9 +2,9 @@
 
 #include <xxhash.h>
 
+#include <map>
 #include <new>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "runtime/shard/checkpoint/checkpoint_data.h"
 #include "runtime/shard/checkpoint/manifest_json.h"
@@ -70,12 +70,15 @@ class Checker {
     for (const std::int64_t dim : tensor.shape.dims()) {
       if (__builtin_mul_overflow(bytes, dim, &bytes)) fail(fmt::format("the shape of {} cannot be", tensor.parameter));
     }
+    if (const auto& [dim, index, count] = tensor.part;
+        count < 1 || index >= count || (count > 1 && (dim >= tensor.shape.rank() || tensor.shape[dim] % count != 0)))
+      fail(fmt::format("the part of {} cannot be", tensor.parameter));
   }
 
   void check_segment(const SavedSegment& segment, std::int64_t file_bytes, const CheckpointManifest& manifest) const {
     if (segment.tensor >= std::ssize(manifest.tensors)) fail("a segment is of no tensor");
     const CheckpointTensor& tensor = manifest.tensors[static_cast<std::size_t>(segment.tensor)];
-    const std::int64_t numel = tensor.shape.numel(), length = segment.runs > 1 ? segment.stride : numel;
+    const std::int64_t numel = tensor.parts().numel(), length = segment.runs > 1 ? segment.stride : numel;
     if (segment.runs > 1 &&
         (segment.stride < 1 || numel % segment.stride != 0 || numel / segment.stride != segment.runs))
       fail(fmt::format("a segment's runs do not make up {}", tensor.parameter));
@@ -98,14 +101,21 @@ class Checker {
 
   void check_complete(const CheckpointManifest& manifest) const {
     const SegmentIndex index = manifest.index();
-    std::set<std::pair<std::string, std::string>> names;
+    std::map<std::pair<std::string, std::string>, std::vector<const CheckpointTensor*>> parts;
     for (std::size_t i = 0; i < manifest.tensors.size(); ++i) {
       const CheckpointTensor& tensor = manifest.tensors[i];
-      if (!names.insert({tensor.parameter, tensor.kind}).second)
-        fail(fmt::format("{} is there twice", tensor.parameter));
+      auto& known = parts[{tensor.parameter, tensor.kind}];
+      if (std::ssize(known) > tensor.part.index) fail(fmt::format("{} is there twice", tensor.parameter));
+      if (std::ssize(known) < tensor.part.index) fail(fmt::format("{} lacks a part", tensor.parameter));
+      known.push_back(&tensor);
       if (!index.is_complete(static_cast<std::int64_t>(i)))
         fail(fmt::format("the saved parts of {} do not make it up", tensor.parameter));
     }
+    for (const auto& [name, of_one] : parts)
+      for (const CheckpointTensor* tensor : of_one)
+        if (std::ssize(of_one) != tensor->part.count || tensor->part.dim != of_one[0]->part.dim ||
+            tensor->shape != of_one[0]->shape || tensor->dtype != of_one[0]->dtype)
+          fail(fmt::format("the parts of {} are not those of one tensor", name.first));
   }
 
   const std::string& where_;
@@ -125,7 +135,7 @@ CheckpointManifest parse(std::string_view text, const std::string& where) {
 
 std::vector<std::int64_t> CheckpointManifest::numels() const {
   std::vector<std::int64_t> numels;
-  for (const CheckpointTensor& tensor : tensors) numels.push_back(tensor.shape.numel());
+  for (const CheckpointTensor& tensor : tensors) numels.push_back(tensor.parts().numel());
   return numels;
 }
 
@@ -148,6 +158,7 @@ std::string to_text(const CheckpointManifest& manifest) {
                        {"kind", tensor.kind},
                        {"dtype", name_of(tensor.dtype)},
                        {"shape", std::vector<std::int64_t>(tensor.shape.dims().begin(), tensor.shape.dims().end())}});
+    if (const auto& [dim, index, count] = tensor.part; count > 1) tensors.back()["part"] = {dim, index, count};
   }
   for (const CheckpointFile& file : manifest.files) {
     json segments = json::array();

@@ -8,6 +8,7 @@
 #include "runtime/base/dtype.h"
 #include "runtime/base/shape.h"
 #include "runtime/shard/checkpoint/checkpoint_plan.h"
+#include "runtime/shard/placement/partition.h"
 
 namespace zs {
 
@@ -16,7 +17,10 @@ namespace zs {
 struct CheckpointTensor {
   std::string parameter, kind;
   DType dtype = DType::f32;
-  Shape shape;
+  Shape shape;              ///< shape of the whole
+  ParameterPart part = {};  ///< part of it that the tensor is, where ranks own parts of a parameter; each is saved
+
+  TensorParts parts() const { return {shape, part.dim, part.count}; }
 };
 
 /// One rank's data file: its length, the digest of its table of checksums, and what lies where.

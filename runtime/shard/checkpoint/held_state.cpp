@@ -20,7 +20,8 @@ HeldTensor::Piece blocks_piece_of(const ShardSegment& segment, const Buffer& dat
 }
 
 Shape shape_of(const FlatView& parameter, const StateForm& form) {
-  return form.block_elems == 1 ? parameter.shape : Shape{(parameter.numel + form.block_elems - 1) / form.block_elems};
+  return form.block_elems == 1 ? parameter.whole_shape()
+                               : Shape{(parameter.numel + form.block_elems - 1) / form.block_elems};
 }
 
 /// Every rank holds it whole, and whoever gave it the value keeps what else there is to know of it.
@@ -105,6 +106,14 @@ void check_plain_state(const Optimizer& optimizer, const char* what) {
                    "pass with_optimizer = false, or save and load a checkpoint");
 }
 
+void check_not_partitioned(const Executor& executor, const char* what) {
+  for (const FlatParameter& unit : executor.units()) {
+    if (!unit.placement->is_partitioned()) continue;
+    throw UsageError(fmt::format("{} of unit {}, of which this rank owns a part", what, unit.name),
+                     "save a checkpoint, which has the whole, and load it or export it");
+  }
+}
+
 std::vector<HeldTensor> held_tensors(const Executor& executor, const Optimizer* optimizer) {
   std::vector<HeldTensor> tensors;
   for (std::size_t unit = 0; unit < executor.units().size(); ++unit) {
@@ -118,7 +127,11 @@ std::vector<HeldTensor> held_tensors(const Executor& executor, const Optimizer* 
         held.pieces.push_back(form.block_elems == 1 ? piece_of(segments[i], data_of(i))
                                                     : blocks_piece_of(segments[i], data_of(i)));
       }
-      tensors.push_back(std::move(held));
+      // Alike on every rank: of the other parts of the parameter, which other ranks own, there are no pieces here.
+      for (int part = 0; part < parameter.part.count; ++part) {
+        held.tensor.part = {parameter.part.dim, part, parameter.part.count};
+        tensors.push_back(part == parameter.part.index ? held : HeldTensor{held.tensor, {}});
+      }
     };
     for (std::size_t view = 0; view < flat.layout->views().size(); ++view) {
       add(view, kMasterKind, {},

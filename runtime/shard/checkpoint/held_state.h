@@ -47,9 +47,12 @@ void store_unit_state(Executor& executor, const Optimizer& optimizer, std::size_
 /// UsageError, by `what`, where the optimizer has state that is not f32, element by element: checkpoints alone hold it.
 void check_plain_state(const Optimizer& optimizer, const char* what);
 
-/// The state by parameter and kind: of units, in their order, and after them the ignored parameters, of which there
-/// are the values alone. Views of the shards. Without an optimizer: of the weights. UsageError where an ignored
-/// parameter is not f32.
+/// UsageError, by `what`, where ranks own parts of parameters: checkpoints alone put them together.
+void check_not_partitioned(const Executor& executor, const char* what);
+
+/// The state by parameter and kind, a tensor for each part of a parameter that is partitioned: of units, in their
+/// order, and after them the ignored parameters, of which there are the values alone. Views of the shards. Without an
+/// optimizer: of the weights. UsageError where an ignored parameter is not f32.
 std::vector<HeldTensor> held_tensors(const Executor& executor, const Optimizer* optimizer);
 
 }  // namespace zs

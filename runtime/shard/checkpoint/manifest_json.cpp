@@ -76,6 +76,8 @@ enum class Place : std::uint8_t {
   dtype,
   shape,
   dim,
+  part,
+  part_number,
   files,
   file,
   bytes,
@@ -92,6 +94,7 @@ struct Rule {
   Place place, parent;
   std::string_view key;
   Type type;
+  bool is_needed = true;  // the key must be there
 };
 constexpr std::array kRules = {Rule{Place::root, Place::none, "", Type::object},
                                Rule{Place::format, Place::root, "format", Type::text},
@@ -106,6 +109,8 @@ constexpr std::array kRules = {Rule{Place::root, Place::none, "", Type::object},
                                Rule{Place::dtype, Place::tensor, "dtype", Type::text},
                                Rule{Place::shape, Place::tensor, "shape", Type::array},
                                Rule{Place::dim, Place::shape, "", Type::number},
+                               Rule{Place::part, Place::tensor, "part", Type::array, false},
+                               Rule{Place::part_number, Place::part, "", Type::number},
                                Rule{Place::files, Place::root, "files", Type::array},
                                Rule{Place::file, Place::files, "", Type::object},
                                Rule{Place::bytes, Place::file, "bytes", Type::number},
@@ -131,7 +136,8 @@ class ManifestReader final : public Events {
   bool start_array(std::size_t) override { return open(Type::array); }
   bool end_object() override {
     for (const Rule& rule : kRules) {
-      if (rule.parent == open_.back().place && !rule.key.empty() && (open_.back().seen & bit(rule.place)) == 0)
+      if (rule.parent == open_.back().place && !rule.key.empty() && rule.is_needed &&
+          (open_.back().seen & bit(rule.place)) == 0)
         return refuse(rule.key);
     }
     return open_.pop_back(), true;
@@ -140,6 +146,7 @@ class ManifestReader final : public Events {
     const Place place = open_.back().place;
     open_.pop_back();
     if (place == Place::shape && !take_shape()) return refuse("shape");
+    if (place == Place::part && !take_part()) return refuse("part");
     return place != Place::segment || take_segment();
   }
   bool key(string_t& key) override {
@@ -182,7 +189,7 @@ class ManifestReader final : public Events {
     if (rule->place == Place::tensor) manifest_.tensors.emplace_back();
     if (rule->place == Place::file) manifest_.files.emplace_back();
     if (rule->place == Place::shape) dims_.clear();
-    if (rule->place == Place::segment) row_size_ = 0;
+    if (rule->place == Place::segment || rule->place == Place::part) row_size_ = 0;
     open_.push_back({rule->place, 0});
     return true;
   }
@@ -192,6 +199,7 @@ class ManifestReader final : public Events {
       case Place::step: manifest_.step = value; return true;
       case Place::dim: dims_.push_back(value); return dims_.size() <= Shape::kMaxDims || refuse();
       case Place::bytes: manifest_.files.back().bytes = value; return true;
+      case Place::part_number:
       case Place::segment_number:
         if (row_size_ == row_.size()) return refuse();
         row_[row_size_++] = value;
@@ -238,6 +246,13 @@ class ManifestReader final : public Events {
     std::uint64_t& digest = manifest_.files.back().digest;
     const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), digest, 16);
     return error == std::errc() && stop == digits.data() + digits.size() && digits == fmt::format("{:016x}", digest);
+  }
+
+  bool take_part() {
+    constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+    if (row_size_ != 3 || std::max({row_[0], row_[1], row_[2]}) > kMost || row_[2] < 2) return false;
+    manifest_.tensors.back().part = {static_cast<int>(row_[0]), static_cast<int>(row_[1]), static_cast<int>(row_[2])};
+    return true;
   }
 
   bool take_segment() {

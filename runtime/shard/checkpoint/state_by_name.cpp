@@ -133,6 +133,7 @@ StateByName state_by_name(const TrainingState& state, const StateOptions& option
     throw UsageError(fmt::format("state_by_name() for rank {} of {}", *options.only_rank, state.executor.ranks()),
                      "name a rank that is");
   if (options.with_optimizer) check_plain_state(state.optimizer, "state_by_name()");
+  check_not_partitioned(state.executor, "state_by_name()");
   state.executor.step().check_no_micro_batch("state_by_name()");
   state.executor.step().check_not_swapped("state_by_name()");
   state.executor.due_updates().settle();

@@ -292,6 +292,7 @@ StateDifferences load_by_name(const TrainingState& state, const StateByName& fro
     throw UsageError(fmt::format("load_by_name() from rank {} of {}", *options.only_rank, state.executor.ranks()),
                      "name a rank that is");
   if (options.with_optimizer) check_plain_state(state.optimizer, "load_by_name()");
+  check_not_partitioned(state.executor, "load_by_name()");
   state.executor.step().check_between_steps("load_by_name()");
   state.executor.check_all_sharded();
   return Loader(state, from, options).run();

@@ -33,7 +33,7 @@ auto naming_unit(const FlatParameter& unit, const Share& share) {
 
 std::shared_ptr<const Placement> make_placement(const PlacementOptions& options, GroupTable& groups,
                                                 const LayoutOptions& layout) {
-  const ShardScheme scheme(options.scheme, groups.grid().sub_grid());
+  const ShardScheme scheme(options.scheme, groups.grid().sub_grid(options.partition.axes()));
   return std::make_shared<const Placement>(options, scheme, groups, layout.min_shard_bytes > 0);
 }
 

@@ -28,9 +28,11 @@ struct InitialValues {
     constexpr std::int64_t kMost = std::int64_t{1} << 18, kWorthATeam = 1 << 12;
     values.resize(static_cast<std::size_t>(std::min(kMost, segment.count - begin)));
     const Init& init = view.init;
+    const TensorParts parts(view.whole_shape(), view.part.dim, view.part.count);
+    const auto element = [&](std::int64_t i) { return parts.in_whole(view.part.index, segment.element(begin + i)); };
     if (init.function) {
       for (std::int64_t i = 0; i < std::ssize(values); ++i)
-        values[static_cast<std::size_t>(i)] = init.function(segment.element(begin + i));
+        values[static_cast<std::size_t>(i)] = init.function(element(i));
       return;
     }
     const bool is_normal = init.normal_std != 0;
@@ -38,7 +40,7 @@ struct InitialValues {
     const CounterRng rng(seed, hash_name(view.name));
 #pragma omp parallel for schedule(static) num_threads(std::ssize(values) < kWorthATeam ? 1 : threads)
     for (std::int64_t i = 0; i < std::ssize(values); ++i) {
-      const auto counter = static_cast<std::uint64_t>(segment.element(begin + i));
+      const auto counter = static_cast<std::uint64_t>(element(i));
       values[static_cast<std::size_t>(i)] = static_cast<float>(
           is_normal ? init.normal_std * rng.normal(counter) : init.uniform_bound * (2 * rng.uniform(counter) - 1));
     }

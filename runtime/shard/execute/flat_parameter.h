@@ -83,11 +83,15 @@ struct FlatParameter {
   const ShardGroups& groups() const { return placement->groups; }
   std::vector<ShardSegment> segments() const { return layout->segments(slice); }
   std::vector<ShardSegment> held_segments() const { return layout->held_segments(slice); }
-  /// Random numbers for rounding the segment's elements, wherever they are held.
+  /// Random numbers for rounding the segment's elements, wherever they are held; each part of a partitioned parameter
+  /// has its own.
   StochasticRounding rounding_of(const ShardSegment& segment) const {
-    return {mix64(seed ^ hash_name("rounding")) ^ hash_name(layout->views()[segment.view].name), segment.view_offset,
-            segment.run, segment.stride};
+    const FlatView& view = layout->views()[segment.view];
+    return {mix64(seed ^ hash_name("rounding")) ^ hash_name(view.name) ^ static_cast<std::uint64_t>(view.part.index),
+            segment.view_offset, segment.run, segment.stride};
   }
+  /// True if this rank counts the parameter in sums over all ranks, such as the norm's: each of its elements once.
+  bool counts(const FlatView& view) const { return !view.part.is_whole() || !placement || placement->counts_uncut(); }
   /// Masters that the host keeps are on the device only in windows (HostLink).
   bool has_masters_on_host() const { return placement && placement->options.residence.has_masters_on_host; }
   /// True if each gather brings the masters from the host: as things stand they are what is gathered.

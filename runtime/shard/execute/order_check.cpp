@@ -85,6 +85,8 @@ std::uint64_t hash_of_views(const UnitLayout& layout) {
     for (const std::int64_t dim : view.shape.dims()) add(static_cast<std::uint64_t>(dim));
     for (const std::int64_t rows : view.matrix_rows) add(static_cast<std::uint64_t>(rows));
     add(static_cast<std::uint64_t>(view.dim) << 1 | static_cast<std::uint64_t>(view.is_whole));
+    if (!view.part.is_whole())
+      add(static_cast<std::uint64_t>(view.part.dim) << 32 | static_cast<std::uint64_t>(view.part.count));
   }
   return hash;
 }

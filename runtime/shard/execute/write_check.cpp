@@ -169,7 +169,7 @@ void WriteCheck::compare_replicas(const std::vector<FlatParameter>& units) {
   std::vector<std::string> names;  // unit of each place
   for (const FlatParameter& unit : units) {
     const ShardScheme& scheme = unit.placement->scheme;
-    const ShardScheme::Slice slice = scheme.slice(scheme.master);
+    const ShardScheme::Slice slice = scheme.slice(scheme.holders());
     if (slice.count == everybody_.size() || unit.has_masters_on_host()) continue;
     own.push_back(unit.master_buffer());
     places.push_back(names.size() + static_cast<std::size_t>(slice.index));

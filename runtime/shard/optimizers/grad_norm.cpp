@@ -41,7 +41,7 @@ void check_options(float max_norm, const NormOptions& options) {
 GradNorm::GradNorm(Executor& executor, const NormOptions& options) : executor_(executor), options_(options) {
   std::int64_t elements = 0;
   for (const FlatParameter& unit : executor.units()) {
-    elements += unit.layout->numel();
+    for (const FlatView& view : unit.layout->views()) elements += view.numel * view.part.count;
     segments_.push_back(unit.segments());
   }
   for (const Parameter* ignored : executor.ignored()) elements += ignored->numel();
@@ -70,7 +70,8 @@ bool GradNorm::is_counted(std::size_t unit) const {
 std::vector<Buffer> GradNorm::parts_of(std::size_t unit, const Buffer& held) const {
   std::vector<Buffer> parts;
   for (const ShardSegment& segment : segments_[unit]) {
-    if (executor_.units()[unit].parameters[segment.view]->is_trainable())
+    const FlatParameter& flat = executor_.units()[unit];
+    if (flat.parameters[segment.view]->is_trainable() && flat.counts(flat.layout->views()[segment.view]))
       parts.push_back(held.slice(segment.shard_offset, segment.count));
   }
   return parts;

@@ -93,7 +93,8 @@ std::vector<LostUpdates::Part> LostUpdates::parts_of(const Kept& kept) const {
   std::vector<Part> parts;
   for (const ShardSegment& segment : unit.held_segments()) {
     const FlatView& view = unit.layout->views()[segment.view];
-    if (!unit.parameters[segment.view]->is_trainable() || (view.is_whole && unit.slice != 0)) continue;
+    if (!unit.parameters[segment.view]->is_trainable() || !unit.counts(view) || (view.is_whole && unit.slice != 0))
+      continue;
     const auto part = [&](const Buffer& all) {
       return all.empty() ? Buffer{} : all.slice(segment.shard_offset, segment.count);
     };

@@ -31,7 +31,7 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
                      "pass an average of 0");
   if (options.average > 0) state_names_.emplace_back(kAverage);
   check_groups();
-  check_residence();
+  check_placement();
   start_updates_on_host();
   check_in_backward();
   if (!options.in_backward) executor.keep_gradients();
@@ -66,14 +66,18 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
   if (options.in_backward) start_in_backward();
 }
 
-/// An average is updated from what is on the device.
-void Optimizer::check_residence() const {
-  if (!has_average()) return;
+/// An average is updated from what is on the device. What takes a parameter as a whole, as matrices or in blocks, would
+/// take a part for it.
+void Optimizer::check_placement() const {
   for (const FlatParameter& unit : executor_.units()) {
-    if (!unit.placement->options.residence.has_any()) continue;
-    throw UsageError(fmt::format("{} with an average of the weights does not go with what the host keeps of unit {}",
-                                 name_, unit.name),
-                     "keep masters, gradients and moments on the device");
+    if (has_average() && unit.placement->options.residence.has_any())
+      throw UsageError(fmt::format("{} with an average of the weights does not go with what the host keeps of unit {}",
+                                   name_, unit.name),
+                       "keep masters, gradients and moments on the device");
+    if (definition_.is_apart && unit.placement->is_partitioned())
+      throw UsageError(fmt::format("{} takes parameters as a whole, and unit {} is partitioned over axis {}", name_,
+                                   unit.name, unit.placement->options.partition.axis),
+                       "use AdamW, SGD or Lion, or leave the partition out");
   }
 }
 

@@ -313,7 +313,7 @@ class Optimizer {
   void update_on_host_now(const std::vector<std::size_t>& units);
   Held held_of(std::size_t unit, const HostLink::Window& window) const;
   std::vector<Part> parts(std::size_t unit, bool are_apart, const Held& held) const;
-  void check_residence() const;
+  void check_placement() const;
   void check_in_backward() const;
   void count_skipped(const Buffer& weight);
   void report_skipped();

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "runtime/shard/placement/division.h"
+#include "runtime/shard/placement/partition.h"
 #include "runtime/shard/placement/residence.h"
 #include "runtime/shard/placement/scheme.h"
 #include "runtime/shard/placement/shard_groups.h"
@@ -15,6 +16,7 @@ struct PlacementOptions {
   SchemeOptions scheme = {};
   Division division = {};
   Residence residence = {};
+  Partition partition = {};
   bool operator==(const PlacementOptions&) const = default;
 };
 
@@ -44,6 +46,10 @@ struct Placement {
     return scheme.slice(scheme.replicate).index == 0 &&
            scheme.slice(ShardScheme::without(scheme.beside, scheme.partition)).index == 0;
   }
+  /// True if ranks own different parts of the unit's parameters.
+  bool is_partitioned() const { return scheme.slice(scheme.partition).count > 1; }
+  /// True if this rank counts the parameters of the unit that its partition does not cut: on one of the ranks along it.
+  bool counts_uncut() const { return scheme.slice(scheme.partition).index == 0; }
 };
 
 }  // namespace zs

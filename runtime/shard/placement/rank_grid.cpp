@@ -29,6 +29,11 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 RankGrid::RankGrid(const std::vector<GridAxis>& axes, int rank, int ranks)
     : mesh_(mesh_axes(axes, ranks), rank, ranks), data_axes_(data_axes(axes)) {}
 
+bool RankGrid::reads_data(const std::string& axis) const {
+  mesh_.size(axis);  // an Error where there is none
+  return contains(data_axes_, axis);
+}
+
 DataShare RankGrid::data_share() const {
   DataShare share(0, 1);
   for (const std::string& axis : data_axes_) {

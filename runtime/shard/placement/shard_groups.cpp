@@ -67,7 +67,9 @@ GroupTable::GroupTable(World& world, GroupOptions options)
     : world_(world),
       nobody_(make_null_world(world)),
       options_(std::move(options)),
-      grid_(options_.grid, world.rank(), world.size()) {}
+      grid_(options_.grid, world.rank(), world.size()) {
+  for (const GridAxis& axis : options_.grid) along_[axis.name] = grid_.mesh().communicator(world, axis.name);
+}
 
 GroupTable::~GroupTable() = default;
 
@@ -95,6 +97,14 @@ Communicator& GroupTable::losses() {
   if (grid_.is_data_alone()) return compute();
   if (!losses_) losses_ = world_.group(grid_.loss_ranks());
   return *losses_;
+}
+
+Communicator& GroupTable::along(const std::string& axis) const {
+  grid_.mesh().size(axis);  // an Error where there is none
+  const auto found = along_.find(axis);
+  if (found == along_.end())
+    throw UsageError(fmt::format("ranks along the axis {} of a job without a grid", axis), "set ShardOptions::grid");
+  return *found->second;
 }
 
 CommTraffic GroupTable::sent(Role role) const {

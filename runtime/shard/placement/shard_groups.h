@@ -79,6 +79,7 @@ class GroupTable {
  public:
   using Role = GroupRole;
 
+  /// Collective where the options have a grid.
   GroupTable(World& world, GroupOptions options);
   ~GroupTable();
   GroupTable(const GroupTable&) = delete;
@@ -91,6 +92,9 @@ class GroupTable {
   /// The ranks that share a loss, compute stream: `compute()` where those are all. Collective the first time.
   Communicator& losses();
   const RankGrid& grid() const { return grid_; }
+  /// The ranks along an axis of the grid, compute stream: they hold the parts of what is cut over it. Error(config)
+  /// where GroupOptions::grid has no such axis.
+  Communicator& along(const std::string& axis) const;
   World& world() const { return world_; }
   /// Traffic that this rank has sent so far for parameters and gradients.
   ShardGroups::Sent sent() const;
@@ -103,6 +107,7 @@ class GroupTable {
   GroupOptions options_;
   RankGrid grid_;
   std::unique_ptr<Communicator> compute_, losses_;
+  std::map<std::string, std::unique_ptr<Communicator>> along_;
   std::map<std::pair<Role, std::vector<int>>, std::shared_ptr<Communicator>> groups_;
 };
 

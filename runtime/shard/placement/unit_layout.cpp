@@ -60,7 +60,8 @@ void UnitLayout::cut(std::vector<ShardSegment>& segments, bool of_whole, const R
 
 FlatView UnitLayout::view_of(const Parameter& parameter) {
   FlatView view{parameter.name(), parameter.shape(), 0, parameter.numel(), parameter.has_decay(), parameter.init()};
-  view.matrix_rows = parameter.matrix_rows();
+  view.part = parameter.part();
+  if (view.part.is_whole()) view.matrix_rows = parameter.matrix_rows();
   return view;
 }
 

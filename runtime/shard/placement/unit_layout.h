@@ -23,7 +23,10 @@ struct FlatView {
   Init init;
   int dim = 0;                                 ///< over which it is sharded, where parameters are sharded one by one
   bool is_whole = false;                       ///< every rank holds all of it between uses too
-  std::vector<std::int64_t> matrix_rows = {};  ///< Parameter::matrix_rows()
+  std::vector<std::int64_t> matrix_rows = {};  ///< Parameter::matrix_rows(); none of a part
+  ParameterPart part = {};                     ///< Parameter::part(), of which `shape` is
+
+  Shape whole_shape() const { return part.whole_of(shape); }
 };
 
 /// Elements of one view inside one shard, where they lie one after the other: `count` elements in runs of `run`, which

@@ -5,6 +5,7 @@
 #include "runtime/shard/placement/division.h"
 #include "runtime/shard/placement/gradient_reduction.h"
 #include "runtime/shard/placement/mixed_precision.h"
+#include "runtime/shard/placement/partition.h"
 #include "runtime/shard/placement/residence.h"
 #include "runtime/shard/placement/scheme.h"
 
@@ -20,6 +21,7 @@ struct UnitPolicy {
   std::optional<SchemeOptions> scheme = {};
   std::optional<Division> division = {};    ///< instead of the runtime's
   std::optional<Residence> residence = {};  ///< instead of the runtime's
+  Partition partition = {};                 ///< cut of its parameters over an axis of the grid
   /// Freezes the unit: its parameters are never trained, as set_trainable(false) has it for a while: no gradient of
   /// theirs is held, and no optimizer has any state for them.
   bool is_frozen = false;

@@ -54,7 +54,7 @@ void check(const Residence& residence, const MixedPrecisionPolicy& precision, bo
 /// Options that place a unit, but for a number of ranks in between.
 PlacementOptions placement_of(const UnitPolicy& policy, const ShardOptions& options) {
   PlacementOptions placement{policy.scheme.value_or(options.scheme), policy.division.value_or(options.division),
-                             policy.residence.value_or(options.residence)};
+                             policy.residence.value_or(options.residence), policy.partition};
   placement.scheme.deterministic = options.scheme.deterministic;
   return placement;
 }
@@ -133,8 +133,13 @@ int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& pa
   const int unit = static_cast<int>(names_.size());
   check_new(name, parameters);
   resident_ += int{stays_resident(policy)};
-  for (Parameter* parameter : parameters) {
-    parameter->set_owner(this);
+  const ShardScheme::Slice own = placement->scheme.slice(placement->scheme.partition);
+  const bool reads_data = !policy.partition.axis.empty() && executor_.groups().grid().reads_data(policy.partition.axis);
+  const std::vector<ParameterPart> parts =
+      parts_of(name, parameters, policy.partition, {0, own.index, own.count}, reads_data);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    Parameter* const parameter = parameters[i];
+    parameter->set_owner(this, parts[i]);
     unit_of_[parameter] = unit;
     unit_of_name_[parameter->name()] = unit;
     if (policy.is_frozen) parameter->set_trainable(false);
@@ -181,7 +186,7 @@ std::shared_ptr<const Placement> ShardedRuntime::place(const std::string& unit, 
   PlacementOptions options = placement_of(policy, options_);
   if (stays_resident(policy)) options.residence = {.cpu_link_gbs = options.residence.cpu_link_gbs};
   if (policy.scheme) options.scheme = with_host_groups(options.scheme, executor_.groups().world().hosts());
-  check_reshard(policy, ShardScheme(options.scheme, executor_.groups().grid().sub_grid()));
+  check_reshard(policy, ShardScheme(options.scheme, executor_.groups().grid().sub_grid(policy.partition.axes())));
   set_between(options, policy);
   return executor_.placement(options);
 } catch (const Error& error) {

@@ -39,6 +39,8 @@ void UnshardScope::check() const {
                        "units are counted from 0");
     const FlatParameter& flat = this->flat(*unit);
     if (std::find(units_.begin(), unit, *unit) != unit) refuse(flat, "twice", "name each unit once");
+    if (flat.placement->is_partitioned())
+      refuse(flat, "of which each rank owns a part", "save a checkpoint, which has the whole");
     if (runtime_.scheduler().is_in_micro_batch())
       refuse(flat, "within a micro-batch", "enter it between micro-batches");
     if (flat.is_in_scope) refuse(flat, "while another UnshardScope of it lives", "end that scope first");
