@@ -14,6 +14,8 @@ TEST_CASE("keys that contradict each other are refused") {
       {{"model.preset=llama-tiny", "model.family=gpt2"}, "model.preset \"llama-tiny\" is a llama, not a gpt2"},
       {{"model.kv_heads=2"}, "model.kv_heads does not go with model.family \"gpt2\""},
       {{"model.window=4"}, "model.window does not go with model.family \"gpt2\""},
+      {{"model.preset=mixtral-8x7B", "device=cuda"},
+       "device = \"cuda\" does not go with a mixture of experts, which has no kernels for GPUs yet"},
       {{"model.experts=4"}, "model.experts does not go with model.family \"gpt2\""},
       {{"model.preset=mixtral-8x7B", "model.norm_topk=false"},
        "model.norm_topk does not go with model.family \"mixtral\""},

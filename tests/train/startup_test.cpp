@@ -119,11 +119,12 @@ TEST_CASE("what products on a GPU may do is what the configuration says") {
 
 TEST_CASE(
     "a device that is left open is a GPU where every rank can use one, and the CPU on all ranks where one cannot") {
-  const auto chosen = [](const std::string& wanted, const std::vector<GpuLook>& looks) {
+  const auto chosen = [](const std::string& wanted, const std::vector<GpuLook>& looks, std::int64_t experts = 0) {
     std::vector<std::string> devices(looks.size());
     run_local_world(static_cast<int>(looks.size()), {}, [&](World& world) {
       Config config;
       config.device = wanted;
+      config.model.experts = experts;
       const auto rank = static_cast<std::size_t>(world.rank());
       const int code = choose_device(world, config, [&] { return looks[rank]; });
       devices[rank] = code == 0 ? config.device : fmt::format("{}, code {}", config.device, code);
@@ -136,6 +137,7 @@ TEST_CASE(
   CHECK(chosen("auto", {good}) == Devices{"cuda"});
   CHECK(chosen("auto", {good, good, good}) == Devices{"cuda", "cuda", "cuda"});
   CHECK(chosen("auto", {good, good, old}) == Devices{"cpu", "cpu", "cpu"});
+  CHECK(chosen("auto", {good, good}, 4) == Devices{"cpu", "cpu"});
   CHECK(chosen("auto", {none, good}) == Devices{"cpu", "cpu"});
   CHECK(chosen("auto", {none}) == Devices{"cpu"});
   CHECK(chosen("cpu", {good, good}) == Devices{"cpu", "cpu"});

@@ -8,6 +8,9 @@ namespace zs {
 
 void check_cuda(ConfigDraft& draft) {
   const Config& c = draft.config;
+  if (are_good(draft, {"device", "model.experts"}) && c.device == "cuda" && c.model.experts > 0)
+    draft.report("device", "device = \"cuda\" does not go with a mixture of experts, which has no kernels for GPUs yet",
+                 "use device = \"cpu\", or a model without experts");
   if (are_good(draft, {"cuda.graph", "device"}) && c.cuda.graph && c.device != "cuda")
     draft.report("cuda.graph", fmt::format("cuda.graph = true does not go with device = \"{}\"", c.device),
                  "leave it out, or use device = \"cuda\": the CPU has no graphs");

@@ -128,7 +128,8 @@ StartupFacts startup_facts(const World& world, const Config& config) {
 
 int choose_device(World& world, Config& config, const std::function<GpuLook()>& look) {
   if (config.device != "auto") return 0;
-  const GpuLook own = look ? look() : look_for_gpu(config.cuda.libraries);
+  GpuLook own = look ? look() : look_for_gpu(config.cuda.libraries);
+  if (config.model.experts > 0 && own.lacks.empty()) own.lacks = "mixtures of experts have no kernels for GPUs yet";
   DeviceChoice choice;
   const int code =
       agreed_together(world, [&](const RunTogether& together) { choice = choose_device(world, own, together); });
