@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "model/chat/chat_files.h"
-#include "model/chat/conversation.h"
 #include "model/chat/interpreter.h"
 #include "model/tokenizer/read_file.h"
 #include "model/tokenizer/tokenizer_config.h"
@@ -92,11 +91,21 @@ ChatTemplate::ChatTemplate(const std::map<std::string, std::string>& templates,
 
 ChatTemplate::~ChatTemplate() = default;
 
-ChatText ChatTemplate::render(std::string_view line, TrainOn train_on) const {
-  const Conversation conversation = jinja::read_conversation(line);
+const jinja::TemplateTree& ChatTemplate::tree_for(const Conversation& conversation) const {
   const bool is_for_tools = !conversation.tools.is(Value::Kind::none) && trees_.contains("tool_use");
   const jinja::TemplateTree& tree = trees_.at(is_for_tools ? "tool_use" : "default");
   jinja::check_fits(conversation, tree);
+  return tree;
+}
+
+std::string ChatTemplate::begin_answer(std::string_view line) const {
+  const Conversation conversation = jinja::read_conversation(line);
+  return Renderer(tree_for(conversation), conversation, special_tokens_).render(conversation.messages, true).text;
+}
+
+ChatText ChatTemplate::render(std::string_view line, TrainOn train_on) const {
+  const Conversation conversation = jinja::read_conversation(line);
+  const jinja::TemplateTree& tree = tree_for(conversation);
   if (conversation.answers.empty() && train_on != TrainOn::all)
     throw Error(ExitCode::dataset,
                 "the conversation has no message of the role assistant, so that nothing of it is trained on", "",

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/chat/conversation.h"
 #include "model/chat/interpreter.h"
 #include "model/chat/template_tree.h"
 
@@ -35,8 +36,12 @@ class ChatTemplate {
 
   /// A line of a chat file as text. Throws Error(dataset) whose place is within the line.
   ChatText render(std::string_view line, TrainOn train_on) const;
+  /// Its messages, and the beginning of an answer to them: what a model goes on from.
+  std::string begin_answer(std::string_view line) const;
 
  private:
+  const jinja::TemplateTree& tree_for(const jinja::Conversation& conversation) const;
+
   std::map<std::string, jinja::TemplateTree> trees_;
   jinja::Dict special_tokens_;
 };

@@ -8,6 +8,7 @@
 #include "model/train/cli/commands.h"
 #include "model/train/cli/inference_work.h"
 #include "model/train/cli/number_option.h"
+#include "model/train/inference/chat_run.h"
 #include "model/train/inference/sample_run.h"
 #include "runtime/base/parse_integer.h"
 
@@ -16,6 +17,8 @@ namespace {
 
 struct SampleOptions : InferenceRequest {
   SampleRequest sample;
+  bool is_chat = false;
+  std::string system;
 };
 
 /// "1,2,3"
@@ -45,7 +48,7 @@ void add_prompt_options(CLI::App& app, SampleRequest& sample) {
 }
 
 void add_drawing_options(CLI::App& app, SampleRequest& sample) {
-  app.add_option("--tokens", sample.tokens, "how many to draw (200)")
+  app.add_option("--tokens", sample.tokens, "how many to draw (200), of an answer at most (1024)")
       ->check(integer_from(1, 1'000'000))
       ->type_name("N");
   app.add_option("--temperature", sample.temperature, "0 takes the most likely token (0.8)")
@@ -67,12 +70,22 @@ RankWork prepare(SampleOptions& options) {
   if (sample.prompt && !sample.prompt_ids.empty())
     throw Error(ExitCode::usage, "--prompt and --prompt-ids do not go together", "command line",
                 "leave one of them out");
+  const bool has_prompt = sample.prompt || !sample.prompt_ids.empty() || sample.prints_ids;
+  if (options.is_chat && has_prompt)
+    throw Error(ExitCode::usage, "--chat goes with no prompt and no ids", "command line",
+                "type what it shall answer, or leave --chat out");
+  if (!options.is_chat && !options.system.empty())
+    throw Error(ExitCode::usage, "--system is a message of a chat", "command line", "give --chat, too");
   options.command = "sample";
   options.started = fmt::format(
       "--sample = {}\n--prompt = {}\n--prompt-ids = {}\n--tokens = {}\n--temperature = {}\n--top-k = {}\n--top-p = {}\n"
-      "--seed = {}\n",
-      options.of, sample.prompt.value_or(""), fmt::join(sample.prompt_ids, ","), sample.tokens, sample.temperature,
-      sample.top_k, sample.top_p, sample.seed.value_or(-1));
+      "--seed = {}\n--chat = {}\n--system = {}\n",
+      options.of, sample.prompt.value_or(""), fmt::join(sample.prompt_ids, ","), sample.tokens.value_or(-1),
+      sample.temperature, sample.top_k, sample.top_p, sample.seed.value_or(-1), options.is_chat, options.system);
+  if (options.is_chat)
+    return inference_work(options, [request = ChatRequest{options.system, sample}](Inference& inference) {
+      return chat(inference, request);
+    });
   return inference_work(options, [sample](Inference& inference) { return zs::sample(inference, sample); });
 }
 
@@ -84,6 +97,8 @@ Command::Action add_sample(CLI::App& app, const Invocation& by) {
       ->check(not_empty);
   app.add_option("--set", options->overrides, "key=value: overrides a key of the run; repeatable")
       ->allow_extra_args(false);
+  app.add_flag("--chat", options->is_chat, "answer what is typed, a line a turn, by the model's chat template");
+  app.add_option("--system", options->system, "a message before the chat")->type_name("TEXT");
   add_prompt_options(app, options->sample);
   add_drawing_options(app, options->sample);
   return [options] { return run_on_ranks([&] { return prepare(*options); }); };
@@ -94,8 +109,8 @@ Command::Action add_sample(CLI::App& app, const Invocation& by) {
 Command sample_command() {
   return {.name = "sample",
           .aliases = {"--sample"},
-          .usage = "RUN [--prompt TEXT]",
-          .summary = "Prints a text that a saved model makes up.",
+          .usage = "RUN [--prompt TEXT | --chat]",
+          .summary = "Prints a text that a saved model makes up, or chats.",
           .add = add_sample};
 }
 

@@ -14,6 +14,8 @@
 namespace zs {
 namespace {
 
+constexpr std::int64_t kTokens = 200;
+
 std::vector<std::int32_t> prompt_of(const SampleRequest& request, const Config& config, const Tokenizer* tokenizer) {
   if (request.prompt && tokenizer == nullptr && config.data.kind != "text")
     throw Error(ExitCode::config, "there is no tokenizer for the prompt", "--prompt",
@@ -36,7 +38,7 @@ void print(const SampleRequest& request, const SampleText& text, const SampleTas
 int sample(Inference& inference, const SampleRequest& request) {
   World& world = inference.world();
   std::unique_ptr<Tokenizer> tokenizer;
-  SampleTask task{.prompt = {}, .count = request.tokens};
+  SampleTask task{.prompt = {}, .count = request.tokens.value_or(kTokens)};
   const auto prepare = [&] {
     const Config& config = inference.config();
     if (!config.data.tokenizer.empty()) tokenizer = open_tokenizer(config.data.tokenizer);

@@ -14,7 +14,7 @@ struct SampleRequest {
   std::optional<std::string> prompt;     ///< text
   std::vector<std::int32_t> prompt_ids;  ///< in its place; empty: none
   bool prints_ids = false;               ///< prints the ids that are drawn, "1,2,3", and no text
-  std::int64_t tokens = 200;
+  std::optional<std::int64_t> tokens;    ///< none: 200
   double temperature = 0.8, top_p = 1;
   std::int64_t top_k = 0;
   std::optional<std::int64_t> seed;  ///< none: train.seed

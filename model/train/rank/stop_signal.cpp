@@ -10,7 +10,7 @@ namespace zs {
 namespace {
 
 // NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): a signal handler has nothing else
-std::atomic<bool> stop_requested{false};
+std::atomic<bool> stop_requested{false}, interrupted{false};
 std::atomic<int> first_signal{0};
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
@@ -67,6 +67,16 @@ void release_stop_signals() {
   for (const Taken& one : ignored) give_back(one);
   if (const int signal = first_signal.load(std::memory_order_relaxed); signal != 0) std::raise(signal);
 }
+
+void interrupt_by_sigint() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupted.store(true, std::memory_order_relaxed); };
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  ZS_CHECK(sigaction(SIGINT, &action, nullptr) == 0, "signal {}", SIGINT);
+}
+
+bool take_interrupt() { return interrupted.exchange(false, std::memory_order_relaxed); }
 
 bool is_stop_requested() { return stop_requested.load(std::memory_order_relaxed); }
 

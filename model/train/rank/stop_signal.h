@@ -15,5 +15,9 @@ void hold_stop_signals();
 /// process now.
 void release_stop_signals();
 bool is_stop_requested();
+/// From here on SIGINT, any number of them, asks for the end of what runs and not of the process.
+void interrupt_by_sigint();
+/// True if one has come since this was asked last.
+bool take_interrupt();
 
 }  // namespace zs

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "model/train/session/token_window.h"
 #include "runtime/base/random.h"
 
 namespace zs {
@@ -58,8 +57,12 @@ std::vector<std::int32_t> without_end(std::vector<std::int32_t> drawn, const Sam
 }
 
 std::vector<std::int32_t> sample_tokens(Session& session, World& world, const SampleTask& task) {
-  const CounterRng rng(task.options.seed, hash_name("sample"));
   TokenWindow window(session);
+  return sample_tokens(window, world, task);
+}
+
+std::vector<std::int32_t> sample_tokens(TokenWindow& window, World& world, const SampleTask& task) {
+  const CounterRng rng(task.options.seed, hash_name("sample"));
   std::vector<std::int32_t> drawn;
   std::vector<std::int32_t> seen = task.prompt;
   for (std::int64_t i = 0; i < task.count && !(task.stops && task.stops()); ++i) {
@@ -68,6 +71,7 @@ std::vector<std::int32_t> sample_tokens(Session& session, World& world, const Sa
     const std::int32_t own = draw_token(logits, task.options, rng.uniform(static_cast<std::uint64_t>(i)));
     drawn.push_back(static_cast<std::int32_t>(world.agree(world.rank() == 0 ? own + 1 : 0, "").code - 1));
     if (is_end(drawn.back(), task)) break;
+    if (task.draws) task.draws(drawn.back());
     seen = {drawn.back()};
   }
   return drawn;

@@ -6,6 +6,7 @@
 
 #include "comm/world.h"
 #include "model/train/session/session.h"
+#include "model/train/session/token_window.h"
 
 namespace zs {
 
@@ -30,6 +31,8 @@ struct SampleTask {
   std::vector<std::int32_t> ends = {};  ///< tokens after which nothing is drawn
   /// Asked before each token, the same on every rank; fewer are drawn where it says so. Null: never.
   std::function<bool()> stops = {};
+  /// Gets each token that is drawn, but an end. Null: nobody does.
+  std::function<void(std::int32_t token)> draws = {};
 };
 
 /// Tokens without the end that they came to, if any: what of drawn tokens is text.
@@ -40,5 +43,8 @@ std::vector<std::int32_t> without_end(std::vector<std::int32_t> drawn, const Sam
 /// later positions were never trained. Where they become more, the older half is forgotten (TokenWindow). Collective;
 /// blocks.
 std::vector<std::int32_t> sample_tokens(Session& session, World& world, const SampleTask& task);
+/// Tokens that are drawn in the same way after what the window has seen, of which the prompt is what follows. It then
+/// has seen the prompt and all that is drawn but the last token; nothing where nothing is drawn.
+std::vector<std::int32_t> sample_tokens(TokenWindow& window, World& world, const SampleTask& task);
 
 }  // namespace zs
