@@ -46,10 +46,11 @@ SampleSource make_source(const std::shared_ptr<const Corpus>& corpus, std::int64
 }
 
 /// The last documents of these, so many of all, and at least one; the others are left.
-std::vector<Document> take_validation(EncodedDocuments& all, double fraction) {
+std::vector<Document> take_validation(EncodedDocuments& all, double fraction, DocumentFormat format) {
   std::vector<Document>& documents = all.documents;
+  const std::ptrdiff_t whole = format == DocumentFormat::preference ? 2 : 1;  // half of a pair is none
   const auto share = static_cast<std::ptrdiff_t>(std::floor(static_cast<double>(documents.size()) * fraction));
-  auto begin = documents.end() - std::max<std::ptrdiff_t>(1, share);
+  auto begin = documents.end() - std::max(whole, share / whole * whole);
   while (begin != documents.begin() && std::prev(begin)->goes_on) --begin;  // all parts of a document
   if (begin == documents.begin())
     throw Error(ExitCode::dataset, "one document is not enough to keep some for validation",
@@ -86,9 +87,13 @@ Dataset open_mixed(const DatasetOptions& options) {
   return {std::move(mixed), std::move(validation), std::move(files)};
 }
 
-SampleSource packed(std::shared_ptr<const Corpus> corpus, std::vector<Document> documents, std::int64_t sequence,
-                    std::optional<std::uint64_t> seed) {
-  return {std::make_shared<const PackedDocuments>(std::move(corpus), std::move(documents), sequence), sequence, seed};
+constexpr std::int64_t kPair = 2;
+
+SampleSource packed(std::shared_ptr<const Corpus> corpus, std::vector<Document> documents,
+                    const DatasetOptions& options, std::optional<std::uint64_t> seed) {
+  const std::int64_t group = options.documents.format == DocumentFormat::preference ? kPair : 0;
+  return {std::make_shared<const PackedDocuments>(std::move(corpus), std::move(documents), options.sequence, group),
+          options.sequence, seed};
 }
 
 Dataset open_packed(const DatasetOptions& options) {
@@ -98,12 +103,12 @@ Dataset open_packed(const DatasetOptions& options) {
   if (!options.validation.empty()) {
     EncodedDocuments other = encoded_documents(options, options.validation);
     files.insert(files.end(), other.corpus->files().begin(), other.corpus->files().end());
-    validation = packed(other.corpus, std::move(other.documents), options.sequence, std::nullopt);
+    validation = packed(other.corpus, std::move(other.documents), options, std::nullopt);
   } else if (options.validation_fraction > 0) {
-    validation =
-        packed(train.corpus, take_validation(train, options.validation_fraction), options.sequence, std::nullopt);
+    validation = packed(train.corpus, take_validation(train, options.validation_fraction, options.documents.format),
+                        options, std::nullopt);
   }
-  return {packed(train.corpus, std::move(train.documents), options.sequence, options.seed), std::move(validation),
+  return {packed(train.corpus, std::move(train.documents), options, options.seed), std::move(validation),
           std::move(files)};
 }
 
@@ -117,6 +122,7 @@ SampleSource::SampleSource(std::shared_ptr<const PackedDocuments> packed, std::i
       sequence_(sequence),
       windows_(packed_->sequences()),
       documents_(packed_->documents()),
+      group_(packed_->group()),
       seed_(seed) {}
 
 SampleSource::SampleSource(std::vector<SampleSource> sources, const std::vector<double>& weights)
@@ -148,8 +154,8 @@ std::int64_t SampleSource::window_of(std::int64_t sample) const {
   if (!seed_) return position;
   const std::uint64_t epoch = static_cast<std::uint64_t>(sample / windows());
   const std::uint64_t key = mix64(*seed_ ^ hash_name("data order")) + epoch;
-  return static_cast<std::int64_t>(
-      Permutation(static_cast<std::uint64_t>(windows()), key)(static_cast<std::uint64_t>(position)));
+  const Permutation order(static_cast<std::uint64_t>(windows() / group_), key);
+  return static_cast<std::int64_t>(order(static_cast<std::uint64_t>(position / group_))) * group_ + position % group_;
 }
 
 void SampleSource::read_window(std::int64_t sample, std::vector<std::int32_t>& window) const {
@@ -239,7 +245,9 @@ std::vector<const Corpus*> SampleSource::corpora() const {
 std::string folder_suffix(const DatasetOptions& options) {
   if (options.kind == DataKind::tokens) return ".bin";
   const DocumentFormat format = options.documents.format;
-  return format == DocumentFormat::jsonl || format == DocumentFormat::chat ? ".jsonl" : "";
+  const bool are_lines_of_json =
+      format == DocumentFormat::jsonl || format == DocumentFormat::chat || format == DocumentFormat::preference;
+  return are_lines_of_json ? ".jsonl" : "";
 }
 
 std::shared_ptr<const Corpus> open_corpus(const DatasetOptions& options, const std::vector<std::string>& patterns) {
@@ -252,7 +260,7 @@ std::shared_ptr<const Corpus> open_corpus(const DatasetOptions& options, const s
 SampleSource open_documents(const DatasetOptions& options, const std::vector<std::string>& patterns,
                             std::optional<std::uint64_t> seed) {
   EncodedDocuments found = encoded_documents(options, patterns);
-  return packed(found.corpus, std::move(found.documents), options.sequence, seed);
+  return packed(found.corpus, std::move(found.documents), options, seed);
 }
 
 Dataset open_dataset(const DatasetOptions& options) {

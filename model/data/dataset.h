@@ -69,7 +69,7 @@ class SampleSource {
   std::shared_ptr<const Corpus> corpus_;
   std::shared_ptr<const PackedDocuments> packed_;  // null: windows
   std::shared_ptr<const Mixed> mixed_;             // null: one source
-  std::int64_t first_ = 0, count_ = 0, sequence_ = 0, windows_ = 0, documents_ = 0;
+  std::int64_t first_ = 0, count_ = 0, sequence_ = 0, windows_ = 0, documents_ = 0, group_ = 1;
   std::optional<std::uint64_t> seed_;
 };
 

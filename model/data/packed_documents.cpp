@@ -37,7 +37,6 @@ class TextEncoder {
         chat_(options.chat),
         train_on_(options.train_on),
         done_(texts.size()) {
-    ZS_CHECK(chat_ == nullptr || tokenizer_ != nullptr, "chats as bytes");
     if (tokenizer_ != nullptr) frame_.emplace(*tokenizer_, options.special);
   }
 
@@ -74,7 +73,10 @@ class TextEncoder {
   }
 
   void encode(const TextDocument& text, Tokenizer::Encoder* encoder, EncodedText& out) const {
-    if (chat_ != nullptr) return encode_chat(text, *encoder, out);
+    if (text.is_chat && (chat_ == nullptr || encoder == nullptr))
+      throw bad_data("messages without a chat template", "",
+                     "set model.path or data.tokenizer to a folder that has one, or data.chat_template");
+    if (text.is_chat) return encode_chat(text, *encoder, out);
     std::int64_t prompt = std::ssize(text.prompt);
     if (encoder == nullptr) {
       for (const std::string* part : {&text.prompt, &text.text})
@@ -224,12 +226,19 @@ Packing pack(const std::vector<std::int64_t>& lengths, std::int64_t sequence) {
 }
 
 PackedDocuments::PackedDocuments(std::shared_ptr<const Corpus> corpus, std::vector<Document> documents,
-                                 std::int64_t sequence)
-    : corpus_(std::move(corpus)), documents_(std::move(documents)), sequence_(sequence) {
+                                 std::int64_t sequence, std::int64_t group)
+    : corpus_(std::move(corpus)), documents_(std::move(documents)), sequence_(sequence), group_(group) {
   std::vector<std::int64_t> lengths;
   for (const Document& document : documents_) lengths.push_back(document.length);
   tokens_ = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-  packing_ = pack(lengths, sequence);
+  if (group == 0) {
+    packing_ = pack(lengths, sequence);
+    return;
+  }
+  packing_.order.resize(lengths.size());
+  packing_.begin.resize(lengths.size() + 1);
+  std::iota(packing_.order.begin(), packing_.order.end(), 0);
+  std::iota(packing_.begin.begin(), packing_.begin.end(), 0);
 }
 
 std::int64_t PackedDocuments::targets(std::int64_t sequence) const {

@@ -41,9 +41,13 @@ Packing pack(const std::vector<std::int64_t>& lengths, std::int64_t sequence);
 /// thread may read.
 class PackedDocuments {
  public:
-  PackedDocuments(std::shared_ptr<const Corpus> corpus, std::vector<Document> documents, std::int64_t sequence);
+  /// `group` > 0: each document has a sequence of its own, in their order, of which so many stay together.
+  PackedDocuments(std::shared_ptr<const Corpus> corpus, std::vector<Document> documents, std::int64_t sequence,
+                  std::int64_t group = 0);
 
   std::int64_t sequences() const { return std::ssize(packing_.begin) - 1; }
+  /// Sequences that are one after the other in every order of them.
+  std::int64_t group() const { return std::max<std::int64_t>(group_, 1); }
   std::int64_t tokens() const { return tokens_; }
   std::int64_t documents() const { return std::ssize(documents_); }
   /// Count of the targets that count in a sequence.
@@ -59,7 +63,7 @@ class PackedDocuments {
  private:
   std::shared_ptr<const Corpus> corpus_;
   std::vector<Document> documents_;
-  std::int64_t sequence_, tokens_ = 0;
+  std::int64_t sequence_, group_ = 0, tokens_ = 0;
   Packing packing_;
 };
 
@@ -70,7 +74,7 @@ struct EncodeOptions {
   Overlong overlong = Overlong::refuse;
   SpecialTokens special = SpecialTokens::automatic;
   int threads = 1;
-  const ChatTemplate* chat = nullptr;  ///< the texts are lines of a chat file, and this renders them
+  const ChatTemplate* chat = nullptr;  ///< renders the texts that are lines of a chat file
   TrainOn train_on = TrainOn::assistant;
 };
 struct EncodedDocuments {

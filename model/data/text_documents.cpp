@@ -6,6 +6,7 @@
 
 #include "model/data/bad_data.h"
 #include "model/data/file_format.h"
+#include "model/data/preference_documents.h"
 #include "model/json/strict_json.h"
 #include "model/tokenizer/document_encoder.h"
 
@@ -176,8 +177,13 @@ void add_lines(std::string_view text, const std::string& file, const DocumentOpt
     if (text.find_first_not_of(" \t\r\n") == text.npos) return;  // blank lines at the end
     const std::string_view line = text.substr(0, end);
     std::string where = fmt::format("{}:{}", file, number);
-    documents.push_back(options.format == DocumentFormat::jsonl ? json_document(line, options, std::move(where))
-                                                                : line_document(line, std::move(where)));
+    if (options.format == DocumentFormat::preference) {
+      for (TextDocument& one : preference_documents(line, where)) documents.push_back(std::move(one));
+    } else {
+      documents.push_back(options.format == DocumentFormat::jsonl ? json_document(line, options, std::move(where))
+                                                                  : line_document(line, std::move(where)));
+      documents.back().is_chat = options.format == DocumentFormat::chat;
+    }
     text.remove_prefix(std::min(end + 1, text.size()));
   }
 }

@@ -7,8 +7,8 @@
 namespace zs {
 
 /// Unit of text that is a document: nothing is one (all text is one sequence), a line, a file, or a line that is a JSON
-/// object: one with a text, or one with a conversation.
-enum class DocumentFormat : std::uint8_t { stream, lines, files, jsonl, chat };
+/// object: one with a text, one with a conversation, or one with two of which one is preferred.
+enum class DocumentFormat : std::uint8_t { stream, lines, files, jsonl, chat, preference };
 
 /// Treatment of a document that has more tokens than a sequence.
 enum class Overlong : std::uint8_t { refuse, truncate, split };
@@ -26,6 +26,7 @@ struct DocumentOptions {
 struct TextDocument {
   std::string prompt, text;  ///< together the document; of a chat, the line as it is
   std::string where;         ///< "file", or "file:line"
+  bool is_chat = false;      ///< a chat template renders the text
 };
 
 /// The documents of these files, in their order. Throws Error(dataset) that names file and line: for a file that cannot

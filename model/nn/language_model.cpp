@@ -30,14 +30,56 @@ Tensor with_routers(const Tensor& loss, const std::shared_ptr<RouterPass>& pass,
 
 Tensor LanguageModel::loss(const Tensor& ids, const Tensor& targets, const LossOptions& options,
                            const Documents& documents) {
+  return loss_by_rows(ids, targets, {}, nullptr, options, documents);
+}
+
+std::vector<Tensor> LanguageModel::sums_of_rows(const Tensor& x, const Tensor& targets, const Tensor& counted,
+                                                const LossOptions& options) {
+  const NoGradGuard no_grad(x.context());
+  const std::int64_t rows = targets.shape()[0], tokens = targets.shape()[1];
+  const Tensor flat = x.reshape({rows * tokens, x.shape()[-1]});
+  std::vector<Tensor> sums;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const LossOptions own{.chunk = options.chunk, .ignored = options.ignored, .weights = counted.rows(row, 1)};
+    const Tensor mean = lm_head_loss(flat.rows(row * tokens, tokens), head(), targets.rows(row, 1), vocab_, own);
+    sums.push_back(mul(mean.reshape({1}), static_cast<float>(tokens)));
+  }
+  return sums;
+}
+
+std::vector<Tensor> LanguageModel::row_losses(const Tensor& ids, const Tensor& targets, const Tensor& counted,
+                                              const LossOptions& options, const Documents& documents) {
+  const ForwardScope scope = enter();
+  const NoGradGuard no_grad(ids.context());
+  documents_ = documents;
+  const std::unique_ptr<Documents, void (*)(Documents*)> guard(&documents_, [](Documents* own) { *own = {}; });
+  begin_routers(ids.context());
+  const Tensor x = hidden(ids);
+  const ForwardScope of_head = head_module().enter();
+  return sums_of_rows(head_module().input(x), targets, counted, options);
+}
+
+Tensor LanguageModel::loss_by_rows(const Tensor& ids, const Tensor& targets, const Tensor& counted,
+                                   const WeighRows& weigh, LossOptions options, const Documents& documents) {
   const ForwardScope scope = enter();
   documents_ = documents;
   const std::unique_ptr<Documents, void (*)(Documents*)> guard(&documents_, [](Documents* own) { *own = {}; });
   const auto pass = begin_routers(ids.context(), options.seed != 0.0f);
   const Tensor x = hidden(ids);
   const ForwardScope of_head = head_module().enter();
-  const Tensor loss = lm_head_loss(head_module().input(x), head(), targets, vocab_, options);
+  const Tensor in = head_module().input(x);
+  if (weigh) {
+    const NoGradGuard no_grad(ids.context());
+    options.weights = weigh(sums_of_rows(in, targets, counted, options));
+  }
+  const Tensor loss = lm_head_loss(in, head(), targets, vocab_, options);
   return pass ? with_routers(loss, pass, options) : loss;
+}
+
+void LanguageModel::use_adapters(bool are_on) {
+  for_each_module(*this, [=](Module& module) {
+    if (auto* const adapters = dynamic_cast<LoraAdapters*>(&module)) adapters->set_on(are_on);
+  });
 }
 
 Tensor LanguageModel::loss_and_logits(const Tensor& ids, const Tensor& targets, std::int64_t chunk,

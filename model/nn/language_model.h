@@ -22,6 +22,16 @@ class LanguageModel : public Module {
   /// seed is 0 the tokens are nothing to them.
   Tensor loss(const Tensor& ids, const Tensor& targets, const LossOptions& options = {},
               const Documents& documents = {});
+  /// Sum of the cross entropies of each of the B sequences' targets, scalars without gradient; `counted`, (B, T): 1 for
+  /// a target that counts, else 0.
+  std::vector<Tensor> row_losses(const Tensor& ids, const Tensor& targets, const Tensor& counted,
+                                 const LossOptions& options = {}, const Documents& documents = {});
+  /// Loss whose weights, (B, T), `weigh` makes of those sums; null: those of the options.
+  using WeighRows = std::function<Tensor(const std::vector<Tensor>& sums)>;
+  Tensor loss_by_rows(const Tensor& ids, const Tensor& targets, const Tensor& counted, const WeighRows& weigh,
+                      LossOptions options = {}, const Documents& documents = {});
+  /// Adapters change the products, as they do from the beginning, or not.
+  void use_adapters(bool are_on);
   /// Loss without gradient; before that `use` gets the logits of the N tokens, chunk by chunk: (rows, V') f32 from
   /// token `first` on.
   using UseLogits = std::function<void(std::int64_t first, const Tensor& logits)>;
@@ -60,6 +70,8 @@ class LanguageModel : public Module {
   virtual Module& head_module() = 0;
 
   void use_cache(KvCache* cache);
+  std::vector<Tensor> sums_of_rows(const Tensor& x, const Tensor& targets, const Tensor& counted,
+                                   const LossOptions& options);
   /// Begins the routers' pass; null where they have no losses, or nothing is recorded. `counts`: see RouterPass.
   std::shared_ptr<RouterPass> begin_routers(Context& context, bool counts = true);
 

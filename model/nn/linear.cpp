@@ -9,12 +9,12 @@ Linear::Linear(std::string path, std::int64_t in, std::int64_t out, const Linear
 
 Tensor Linear::forward(const Tensor& x) {
   const Tensor in = input(x), y = linear(in, weight_, bias_);
-  return adapters_.empty() ? y : add_adapters(y, in, adapters_);
+  return is_adapted() ? add_adapters(y, in, adapters_) : y;
 }
 
 Tensor Linear::forward_gelu(const Tensor& x, GeluKind kind) {
   const ForwardScope scope = enter();
-  if (!adapters_.empty()) return gelu(forward(x), kind);
+  if (is_adapted()) return gelu(forward(x), kind);
   return linear_gelu(input(x), weight_, bias_, kind);
 }
 

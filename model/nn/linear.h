@@ -36,6 +36,8 @@ class Linear : public Layer<Linear> {
  private:
   Parameter& weight_;
   Parameter* bias_;  // null: none
+  bool is_adapted() const { return !adapters_.empty() && adapters_.front()->is_on(); }
+
   std::vector<LoraAdapter*> adapters_;
 };
 

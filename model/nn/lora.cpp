@@ -23,7 +23,13 @@ Tensor LoraAdapter::forward(const Tensor& x) {
 LoraAdapters::LoraAdapters(std::string path) : Module(std::move(path)) {}
 
 LoraAdapter& LoraAdapters::add(const std::string& name, const LoraOptions& options) {
-  return make_child<LoraAdapter>(name, options);
+  adapters_.push_back(&make_child<LoraAdapter>(name, options));
+  return *adapters_.back();
+}
+
+void LoraAdapters::set_on(bool is_on) {
+  is_on_ = is_on;
+  for (LoraAdapter* adapter : adapters_) adapter->set_on(is_on);
 }
 
 Tensor add_adapters(const Tensor& y, const Tensor& x, std::span<LoraAdapter* const> adapters) {

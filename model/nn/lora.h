@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "model/nn/dropout.h"
 
@@ -27,11 +28,14 @@ class LoraAdapter : public Layer<LoraAdapter> {
   /// x in the dtype of this adapter's unit.
   Tensor cast_input(const Tensor& x) const { return input(x); }
   const LoraOptions& options() const { return options_; }
+  bool is_on() const { return is_on_; }
+  void set_on(bool is_on) { is_on_ = is_on; }
 
  private:
   LoraOptions options_;
   Parameter &a_, &b_;
   Dropout& dropout_;
+  bool is_on_ = true;
 };
 
 /// The adapters of one block: a unit of its own within the block's, so that they have their own precision, and
@@ -45,6 +49,13 @@ class LoraAdapters : public Module {
   LoraAdapter& add(const std::string& name, const LoraOptions& options);
   /// While it lives the adapters can be used.
   ForwardScope unsharded() const { return enter(); }
+  /// Off: the products are as if there were no adapters.
+  void set_on(bool is_on);
+  bool is_on() const { return is_on_; }
+
+ private:
+  std::vector<LoraAdapter*> adapters_;
+  bool is_on_ = true;
 };
 
 /// y, (..., out), which is the product of x, (..., in), and what `adapters` add to it: each to rows of its own, in

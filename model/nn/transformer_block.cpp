@@ -49,7 +49,8 @@ Tensor TransformerBlock::attention(const Tensor& x, const Documents& documents) 
 
 Tensor TransformerBlock::forward(const Tensor& x, const Documents& documents) {
   const ForwardScope scope = enter();
-  const ForwardScope adapters = adapters_ != nullptr ? adapters_->unsharded() : ForwardScope(nullptr, 0);
+  const ForwardScope adapters =
+      adapters_ != nullptr && adapters_->is_on() ? adapters_->unsharded() : ForwardScope(nullptr, 0);
   const auto up_to_hidden = [this, documents](const std::vector<Tensor>& in) {
     const auto [sum, normalized] = norm2_.forward_sum(in[0], attention_dropout_(attention(in[0], documents)));
     return std::vector{sum, mlp_.body(normalized)};

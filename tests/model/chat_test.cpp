@@ -36,7 +36,7 @@ struct Trained {
 };
 Trained trained(const std::string& line, const ChatTemplate& chat, const Tokenizer& tokenizer, TrainOn train_on) {
   const EncodedDocuments all = encode_texts(
-      {{.prompt = {}, .text = line, .where = "chat.jsonl:1"}}, {},
+      {{.prompt = {}, .text = line, .where = "chat.jsonl:1", .is_chat = true}}, {},
       {.tokenizer = &tokenizer, .sequence = 1 << 20, .vocab = 1 << 16, .chat = &chat, .train_on = train_on});
   const Document& document = all.documents.at(0);
   Trained made{std::vector<std::int32_t>(static_cast<std::size_t>(document.length)),

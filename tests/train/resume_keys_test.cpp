@@ -102,6 +102,7 @@ TEST_CASE("C8: each key may change, may change and is named, or may not") {
                                          "config.model.rotary_scaling",
                                          "config.model.tied_head",
                                          "config.model.window",
+                                         "config.preference.loss",
                                          "config.model.vocab",
                                          "config.model.width",
                                          "config.train.average",

@@ -36,6 +36,12 @@ struct Config {
     bool has_ignored_targets = false;
     bool operator==(const Data&) const = default;
   };
+  /// Loss of pairs, where data.format is "preference".
+  struct Preference {
+    std::string loss = "dpo";
+    double beta = 0.1, label_smoothing = 0, margin = 0.5;
+    bool operator==(const Preference&) const = default;
+  };
   /// A time, given in seconds or as "H:MM:SS".
   struct Duration {
     double value = 0;
@@ -166,6 +172,7 @@ struct Config {
   Model model;
   LoraConfig lora;
   Data data;
+  Preference preference;
   Train train;
   Shard shard;
   Plan plan;

@@ -23,6 +23,7 @@ DocumentOptions document_options(const Config::Data& data) {
     if (name == "lines") return DocumentFormat::lines;
     if (name == "files") return DocumentFormat::files;
     if (name == "chat") return DocumentFormat::chat;
+    if (name == "preference") return DocumentFormat::preference;
     return name == "jsonl" ? DocumentFormat::jsonl : DocumentFormat::stream;
   };
   const auto overlong_of = [](const std::string& name) {
@@ -82,9 +83,8 @@ DatasetOptions dataset_options(const Config& config, const std::string& config_p
   options.vocab = config.model.vocab;
   options.has_fixed_vocab = !config.model.path.empty();
   options.special = special_tokens(config);
-  options.train_on = config.data.train_on == "last"  ? TrainOn::last
-                     : config.data.train_on == "all" ? TrainOn::all
-                                                     : TrainOn::assistant;
+  const bool is_last = config.data.train_on == "last" || config.data.format == "preference";
+  options.train_on = is_last ? TrainOn::last : config.data.train_on == "all" ? TrainOn::all : TrainOn::assistant;
   options.seed = static_cast<std::uint64_t>(config.train.seed);
   return options;
 }
@@ -93,6 +93,12 @@ void open_text(const Config& config, DatasetOptions& options) {
   if (config.data.tokenizer.empty()) return;
   options.tokenizer = open_tokenizer(config.data.tokenizer);
   if (config.data.format == "chat") options.chat = open_chat_template(config.data.tokenizer, config.data.chat_template);
+  if (config.data.format != "preference") return;
+  try {
+    options.chat = open_chat_template(config.data.tokenizer, config.data.chat_template);
+  } catch (const Error&) {  // pairs of texts need none; messages say so
+    if (!config.data.chat_template.empty()) throw;
+  }
 }
 
 Config with_absolute_paths(Config config, const std::string& config_path, const std::string& build_folder) {

@@ -198,10 +198,12 @@ constexpr std::array kTrainingKeys = {
               "configuration file. docs/tokenizer.md.",
               OnResume::free},
     ConfigKey{
-        "data.format", [](Config& c) -> ConfigSlot { return &c.data.format; }, any, "stream|lines|files|jsonl|chat", "",
+        "data.format", [](Config& c) -> ConfigSlot { return &c.data.format; }, any,
+        "stream|lines|files|jsonl|chat|preference", "",
         "What a document is. `stream`: nothing, all text is one sequence. `lines`: each line; `files`: each file; "
         "`jsonl`: each line, a JSON object with the text in `data.field`; `chat`: each line, one with `messages`, as "
-        "the model's chat template writes them. Documents are packed into sequences "
+        "the model's chat template writes them; `preference`: each line has two, of which one is preferred. Documents "
+        "are packed into sequences "
         "whole; none sees another, and positions begin anew with each. docs/data.md.",
         OnResume::refused},
     ConfigKey{"data.field", [](Config& c) -> ConfigSlot { return &c.data.field; }, any, "", "",
@@ -214,7 +216,7 @@ constexpr std::array kTrainingKeys = {
               "only."},
     ConfigKey{"data.chat_template", [](Config& c) -> ConfigSlot { return &c.data.chat_template; }, any, "",
               "the template of the tokenizer's folder",
-              "File with a chat template that takes the place of the folder's; `chat` only."},
+              "File with a chat template that takes the place of the folder's; `chat` and `preference` only."},
     ConfigKey{"data.overlong", [](Config& c) -> ConfigSlot { return &c.data.overlong; }, any, "refuse|truncate|split",
               "",
               "What becomes of a document of more than `train.sequence` tokens: an error that names it, its first "
@@ -241,6 +243,18 @@ constexpr std::array kTrainingKeys = {
         between(0, 0.9), "", "`0.1`; of documents, or beside `model.path`, `0.0` where nothing validates",
         "Part at the end of `data.train` that is kept for validation; without effect when `data.validation` is set.",
         OnResume::free},
+
+    ConfigKey{
+        "preference.loss", [](Config& c) -> ConfigSlot { return &c.preference.loss; }, any, "dpo|ipo|simpo", "",
+        "What pairs teach (`data.format = \"preference\"`, docs/fine-tuning.md): `dpo` and `ipo` against the model "
+        "without its adapters, `simpo` without a reference.",
+        OnResume::refused},
+    ConfigKey{"preference.beta", [](Config& c) -> ConfigSlot { return &c.preference.beta; }, positive(1000), "", "",
+              "Factor of log probabilities; the higher, the nearer the model stays to the reference."},
+    ConfigKey{"preference.label_smoothing", [](Config& c) -> ConfigSlot { return &c.preference.label_smoothing; },
+              between(0, 0.5), "", "", "Share of pairs that are taken to be the wrong way round; `dpo` and `simpo`."},
+    ConfigKey{"preference.margin", [](Config& c) -> ConfigSlot { return &c.preference.margin; }, between(0, 1000), "",
+              "", "By how much, after `preference.beta`, the chosen one shall be ahead; `simpo` only."},
 
     ConfigKey{"train.steps", [](Config& c) -> ConfigSlot { return &c.train.steps; }, between(1, 1e9), "",
               "required, or `train.epochs`", "Optimizer steps."},

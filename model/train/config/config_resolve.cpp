@@ -15,6 +15,7 @@
 #include "model/train/config/config_offload.h"
 #include "model/train/config/config_optimizer.h"
 #include "model/train/config/config_plan.h"
+#include "model/train/config/config_preference.h"
 #include "model/train/config/config_recompute.h"
 #include "model/train/config/config_schema.h"
 #include "model/train/config/expand_path.h"
@@ -206,10 +207,10 @@ void check_documents(ConfigDraft& draft) {
   needs("data.prompt_field", c.data.prompt_field, is_jsonl || c.data.prompt_field.empty(), use_jsonl);
   needs("data.overlong", c.data.overlong, !is_stream || c.data.overlong == "refuse",
         "leave it out, or use data.format = \"lines\", \"files\", \"jsonl\" or \"chat\"");
-  const bool is_chat = c.data.format == "chat";
+  const bool is_preference = c.data.format == "preference", is_chat = c.data.format == "chat";
   const char* const use_chat = "leave it out, or use data.format = \"chat\"";
   needs("data.train_on", c.data.train_on, is_chat || c.data.train_on == Config{}.data.train_on, use_chat);
-  needs("data.chat_template", c.data.chat_template, is_chat || c.data.chat_template.empty(), use_chat);
+  needs("data.chat_template", c.data.chat_template, is_chat || is_preference || c.data.chat_template.empty(), use_chat);
   needs("data.special_tokens", c.data.special_tokens, !is_chat || c.data.special_tokens != "always",
         "leave it out: the chat template writes the special tokens itself");
   if (is_jsonl && are_good(draft, {"data.field"}) && c.data.field.empty())
@@ -332,6 +333,7 @@ void resolve_config(ConfigDraft& draft) {
   check_offload(draft);
   check_cuda(draft);
   check_documents(draft);
+  check_preference(draft);
   check_weights(draft);
   check_rest(draft);
 }

@@ -59,6 +59,9 @@ EvaluationData documents_of(SampleSource source) { return {source.shared_corpus(
 EvaluationData open_data(const World& world, const Config& config, const EvaluateRequest& request) {
   DatasetOptions options = dataset_options(config, "", request.program_folder);
   const bool are_documents = options.documents.format != DocumentFormat::stream;
+  if (options.documents.format == DocumentFormat::preference)
+    throw Error(ExitCode::config, "data.format is \"preference\", and evaluate measures texts", "data.format",
+                "set data.format to that of the files, such as --set data.format=chat");
   if (are_documents && !request.logits.empty())
     throw Error(ExitCode::config, fmt::format("data.format is \"{}\", and logits are of one text", config.data.format),
                 "--logits", "leave it out");

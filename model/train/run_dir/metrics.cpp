@@ -88,6 +88,11 @@ std::string to_json(const StepMetrics& m) {
       json_number(m.step_ms), m.peak_bytes, m.allocations);
   if (m.host_bytes > 0) line += fmt::format(R"(, "host_bytes": {})", m.host_bytes);
   if (m.val_loss) line += fmt::format(R"(, "val_loss": {})", json_number(*m.val_loss));
+  if (m.rewards)
+    line +=
+        fmt::format(R"(, "rewards_chosen": {}, "rewards_rejected": {}, "rewards_margin": {}, "rewards_accuracy": {})",
+                    json_number(m.rewards->chosen), json_number(m.rewards->rejected),
+                    json_number(m.rewards->chosen - m.rewards->rejected), json_number(m.rewards->accuracy));
   if (m.data_wait_ms > 0) line += fmt::format(R"(, "data_wait_ms": {})", json_number(m.data_wait_ms));
   if (m.skipped_steps > 0) line += fmt::format(R"(, "skipped_steps": {})", m.skipped_steps);
   std::string kinds;

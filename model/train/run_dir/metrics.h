@@ -28,14 +28,19 @@ struct StepMetrics {
   std::int64_t skipped_steps = 0;  ///< so far in this run: the gradient was not finite, or no token of the batch a
                                    ///< target, and the weights stayed as they were
   std::map<std::string, std::int64_t> peak_by_kind = {};  ///< parts of rank 0's peak; empty: as before
-  std::int64_t host_bytes = 0;               ///< maximum over ranks; 0: the host keeps nothing of the device's
+  std::int64_t host_bytes = 0;  ///< maximum over ranks; 0: the host keeps nothing of the device's
+  /// Means of pairs: rewards, and how often the chosen one's is above.
+  struct Rewards {
+    float chosen = 0, rejected = 0, accuracy = 0;
+  };
+  std::optional<Rewards> rewards = {};
   std::vector<LostShare> lost_updates = {};  ///< lost updates of groups of parameters, in the steps that were metered
   std::vector<MixtureLoad> mixtures = {};    ///< in the order of the layers
 };
 
 /// One JSON object without a line end. Numbers are the shortest text that reads back as the same float or double; a
-/// value that is not finite is null; host_bytes, val_loss, data_wait_ms, skipped_steps, peak_by_kind, experts and
-/// lost_updates appear only when there are any, of the last two as many as a line has room for.
+/// value that is not finite is null; host_bytes, val_loss, rewards, data_wait_ms, skipped_steps, peak_by_kind, experts
+/// and lost_updates appear only when there are any, of the last two as many as a line has room for.
 std::string to_json(const StepMetrics& metrics);
 
 /// Appends to metrics.jsonl, one write a line, so that a reader sees whole lines. Owns the descriptor, and with it a

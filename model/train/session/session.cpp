@@ -107,6 +107,8 @@ Session::Session(Device& device, World& world, const Config& config, Use use,
   local_losses_ = device.pool().acquire(slot_bytes, context_.stream(), "scalars");
   all_losses_ = device.pool().acquire(slot_bytes * share_.count, context_.stream(), "scalars");
   status_ = device.pool().acquire(kStatus * size_of(DType::i64), context_.stream(), "scalars");
+  if (config.data.format == "preference")
+    pairs_.emplace(context_, config, local_losses_.buffer(DType::f32, loss_slots_), loss_slots_, share_.count);
   if (config.checkpoint.background)
     save_memory_ = device.pinned_memory().acquire(BackgroundSave::held_bytes(runtime_.executor(), *optimizer_),
                                                   context_.stream(), "checkpoint");
@@ -224,8 +226,7 @@ std::vector<float> Session::in_order(const Memory& gathered, std::int64_t count)
 
 bool Session::drops(std::int64_t micro_batches) {
   if (!is_asked_) return false;
-  since_poll_ += micro_batches;
-  if (since_poll_ < micro_batches_a_poll_) return false;
+  if ((since_poll_ += micro_batches) < micro_batches_a_poll_) return false;
   since_poll_ = 0;
   context_.stream().synchronize();
   if (!is_asked_()) return false;
@@ -266,6 +267,10 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
     std::vector<HostBatch> batches;
     if (weighs()) batches = read_batches(first_of_step, read);
     upload_weight(batches);
+    if (pairs_)
+      pairs_->add_references(runtime_, *model_, batches.size(), [&](std::size_t i) {
+        return PairBatch(upload(HostBatch(batches[i])), config_.train.loss_chunk);
+      });
     enqueue_work(
         [&](std::int64_t i) {
           return upload(weighs() ? std::move(batches[static_cast<std::size_t>(i)])
@@ -292,8 +297,8 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch,
       device_.trace().set_phase("forward");
       Batch own = batch(i);
       own.seed = backward_seed(i);
-      const Tensor loss = forward_loss(own, scale);
-      store_loss(loss, i);
+      const Tensor loss = pairs_ ? pairs_->loss(*model_, {own, config_.train.loss_chunk}, i) : forward_loss(own, scale);
+      if (!pairs_) store_loss(loss, i);
       device_.trace().set_phase("backward");
       backward(loss, own.seed);
     }
@@ -306,6 +311,7 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch,
   if (is_metered_) lost_updates_->end();
   gather_losses();
   if (records_) records_->sum();
+  if (pairs_) pairs_->gather(runtime_.executor());
 }
 
 void Session::send_status(std::int64_t stop) {
@@ -357,6 +363,7 @@ StepResult Session::finish_step() {
           .allocations = status[allocations],
           .stop = status[stop],
           .wants_validation = status[wants_validation] != 0,
+          .preference = pairs_ ? std::optional(pairs_->numbers(global_micro_batches())) : std::nullopt,
           .is_save_due = status[save_due] != 0,
           .is_writing = status[writing] != 0,
           .lacks_data = status[no_data] != 0,

@@ -12,6 +12,7 @@
 #include "model/nn/language_model.h"
 #include "model/sharding/shard_plan.h"
 #include "model/train/config/config.h"
+#include "model/train/session/pair_training.h"
 #include "model/train/session/product_tuning.h"
 #include "model/train/session/router_records.h"
 #include "model/train/session/step_replay.h"
@@ -59,7 +60,8 @@ struct StepResult {
   std::int64_t allocations = 0;
   std::int64_t stop = 0;          ///< the largest of what the ranks gave enqueue_step
   bool wants_validation = false;  ///< asked of some rank (Session::validate_on_request)
-  bool is_save_due = false;       ///< some rank says so (Session::save_by), as of the next
+  std::optional<PreferenceNumbers> preference = {};
+  bool is_save_due = false;  ///< some rank says so (Session::save_by), as of the next
   bool is_writing = false;
   bool lacks_data = false;        ///< some rank has no data for what follows (Session::look_ahead)
   StepWaits waits;                ///< times that the ranks waited for each other
@@ -214,6 +216,7 @@ class Session {
   std::optional<ResolvedPlan> resolved_plan_;
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<ActivationStore> activations_;  // offload.activations
+  std::optional<PairTraining> pairs_;           // data.format = "preference"
   std::optional<LostUpdates> lost_updates_;     // run.lost_updates_every
   bool is_metered_ = false;                     // the step enqueued last
   std::optional<RouterRecords> records_;        // records of the routers of mixtures

@@ -35,6 +35,7 @@ std::int64_t Session::validation_rows(std::int64_t samples, std::int64_t i) cons
 void Session::enqueue_validation(const ReadSamples& read, std::int64_t windows) {
   const NoGradGuard no_grad(context_);
   is_interrupted_ = false;
+  if (pairs_) pairs_->clear_references();
   const std::int64_t samples = validation_samples(windows), all = config_.train.micro_batch, round = all * share_.count;
   std::int64_t local = (samples + round - 1) / round;
   ZS_CHECK(local <= loss_slots_, "{} validation micro-batches on this rank, {} slots", local, loss_slots_);
@@ -44,10 +45,19 @@ void Session::enqueue_validation(const ReadSamples& read, std::int64_t windows) 
     if (is_enough_()) samples % round == 0 ? local = i + 1 : i = local - 1;  // the last one may be smaller
     // A rank that has none left takes part with a sample that does not count.
     const std::int64_t rows = validation_rows(samples, share_.item(i));
-    runtime_.begin_micro_batch(Mode::eval, i + 1 == local);
-    HostBatch batch = read_batch(first_sample(0, i), std::max<std::int64_t>(rows, 1), read);
+    HostBatch batch = read_batch(first_sample(0, i), std::max<std::int64_t>(rows, pairs_ ? 2 : 1), read);
     weights.push_back(static_cast<float>(batch.weights.all));
-    store_loss(forward_loss(upload(std::move(batch))), i);
+    if (pairs_ && pairs_->has_reference()) {
+      runtime_.begin_micro_batch(Mode::eval, false);
+      pairs_->add_reference(*model_, {upload(HostBatch(batch)), config_.train.loss_chunk});
+      runtime_.end_micro_batch();
+    }
+    runtime_.begin_micro_batch(Mode::eval, i + 1 == local);
+    const Batch own = upload(std::move(batch));
+    if (pairs_)
+      pairs_->loss(*model_, {own, config_.train.loss_chunk}, i);
+    else
+      store_loss(forward_loss(own), i);
     runtime_.end_micro_batch();
   }
   gather_losses();
@@ -65,7 +75,7 @@ double Session::validate(const ReadSamples& read, std::int64_t windows) {
   const auto all = static_cast<double>(config_.train.micro_batch);
   const std::vector<float> losses =
       in_order(all_losses_, (samples + config_.train.micro_batch - 1) / config_.train.micro_batch);
-  if (weighs()) return weighted_mean(losses, samples);
+  if (weighs() && !pairs_) return weighted_mean(losses, samples);
   double sum = 0;
   for (std::size_t i = 0; i < losses.size(); ++i)
     sum += losses[i] * (static_cast<double>(validation_rows(samples, static_cast<std::int64_t>(i))) / all);

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "model/train/config/schedule.h"
@@ -12,6 +13,8 @@ namespace zs {
 
 StepMetrics step_metrics(const Config& config, std::int64_t step, const StepResult& result, double seconds) {
   const std::int64_t tokens = config.train.global_batch * config.train.sequence;
+  std::optional<StepMetrics::Rewards> rewards;
+  if (const auto& means = result.preference) rewards = {means->chosen, means->rejected, means->accuracy};
   return {.step = step,
           .loss = static_cast<float>(std::accumulate(result.losses.begin(), result.losses.end(), 0.0) /
                                      static_cast<double>(result.losses.size())),
@@ -25,6 +28,7 @@ StepMetrics step_metrics(const Config& config, std::int64_t step, const StepResu
           .val_loss = std::nullopt,
           .data_wait_ms = static_cast<double>(result.data_wait_ns) * 1e-6,
           .host_bytes = result.host_bytes,
+          .rewards = rewards,
           .lost_updates = result.lost_updates,
           .mixtures = result.mixtures};
 }

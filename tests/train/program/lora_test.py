@@ -242,6 +242,52 @@ def fresh_cases(train, work, report):
     report.case("f32 adapters of a bf16 model", problems, result)
 
 
+def preference_run(train, work, ranks=None, **sets):
+    """Five steps of the 4 pairs of tests/data/preference, from gpt2's adapter."""
+    want = json.loads((DATA / "preference" / "expected.json").read_text())
+    shutil.rmtree(work / "out", ignore_errors=True)
+    base = tiny_run.write_folder_config(work, model_of("gpt2"), DATA / "preference" / "pairs.jsonl", "1e-3")
+    keys = {"data__kind": '"text"', "data__format": '"preference"', "lora__path": adapter("gpt2"), "train__global_batch": 8, "train__micro_batch": 2,
+            "preference__beta": want["beta"], "run__sample_tokens": 0, **sets}
+    return run([train, base, *sets_of(keys)], ranks), want
+
+
+def preference_cases(train, work, report):
+    """Losses, rewards and gradients of pairs are those of PyTorch and the papers' formulas, at any number of ranks and pairs in a micro-batch."""
+    smooth, margin = {"preference__label_smoothing": 0.1}, {"preference__margin": 0.4}
+    for loss, ranks, more in (("dpo", None, {**smooth, "train__micro_batch": 4}), ("dpo", 2, {**smooth, "train__recompute": "block"}), ("dpo", 3, smooth),
+                              ("dpo", 4, {**smooth, "shard__strategy": "hsdp", "shard__group_size": 2}),
+                              ("ipo", 2, {"data__validation": f'"{DATA / "preference" / "pairs.jsonl"}"', "run__validate_every": 1}), ("ipo", None, {}),
+                              ("simpo", None, {**smooth, **margin, "train__micro_batch": 8}), ("simpo", 2, {**smooth, **margin})):
+        result, want = preference_run(train, work, ranks, preference__loss=f'"{loss}"', **more)
+        problems = [] if result.code == 0 else [f"code {result.code}"]
+        metrics = harness.read_metrics(work / "out") if result.code == 0 else []
+        for m, step in zip(metrics, want[loss]):
+            for key, value in step.items():
+                # Rewards are differences of sums of 100 nats.
+                if abs(m[key] - value) > (2e-5 if key.startswith("rewards") else TOLERANCE * abs(value)):
+                    problems.append(f"{key} of step {m['step']} is {m[key]}, wanted {value}")
+            problems += [] if abs(m["rewards_margin"] - (m["rewards_chosen"] - m["rewards_rejected"])) < 1e-6 else ["the margin is another"]
+        if "run__validate_every" in more:
+            for m, step in zip(metrics, want[loss][1:]):
+                problems += near(f"validation after step {m['step']}", m.get("val_loss", 0), step["loss"])
+        report.case(f"pairs by {loss}{f' at {ranks} ranks' if ranks else ''}", problems, result)
+    (work / "bad.jsonl").write_text('{"prompt": "a", "chosen": "b"}\n')
+    (work / "chat.jsonl").write_text('{"chosen": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "rejected": [{"role": "assistant", "content": "c"}]}\n')
+    (work / "same.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "b"}\n')
+    for name, sets, code, said in (("without adapters", {"lora__path": '""'}, CONFIG, 'preference.loss = "dpo" without adapters'),
+                                   ("an odd micro-batch", {"train__micro_batch": 1, "train__global_batch": 1}, CONFIG, "a pair is two sequences"),
+                                   ("a margin of dpo", {"preference__margin": 1}, CONFIG, "preference.margin does not go with"),
+                                   ("smoothing of ipo", {"preference__loss": '"ipo"', "preference__label_smoothing": 0.1}, CONFIG, "preference.label_smoothing does not go"),
+                                   ("beta without pairs", {"data__format": '"lines"'}, CONFIG, "preference.beta does not go with data.format"),
+                                   ("a line without its rejected text", {"data__train": f'"{work / "bad.jsonl"}"'}, 65, 'no field "rejected"'),
+                                   ("messages without a template", {"data__train": f'"{work / "chat.jsonl"}"'}, 65, "messages without a chat template"),
+                                   ("a pair of the same", {"data__train": f'"{work / "same.jsonl"}"'}, 65, "chosen and rejected are the same")):
+        result, _ = preference_run(train, work, **sets)
+        problems = [] if result.code == code and said in result.last_error_line() else [f"code {result.code}, said {result.last_error_line()!r}"]
+        report.case(f"pairs: {name}", problems, result)
+
+
 def refused(train, work, report, name, words, code=CONFIG, case="gpt2", model=None, **sets):
     result = train_run(train, work, case, model=model, **sets)
     problems = [] if result.code == code else [f"code {result.code}, wanted {code}"]
@@ -319,6 +365,7 @@ def main():
         export_cases(train, work, report)
         checkpoint_cases(train, work, report)
         fresh_cases(train, work, report)
+        preference_cases(train, work, report)
         key_refusals(train, work, report)
         adapter_refusals(train, work, report)
     return report.exit_code()
