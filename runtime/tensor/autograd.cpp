@@ -6,6 +6,7 @@
 
 #include "runtime/base/usage_error.h"
 #include "runtime/tensor/constant.h"
+#include "runtime/tensor/op_trace.h"
 
 namespace zs {
 namespace {
@@ -255,19 +256,14 @@ void check_contexts(const std::string& op, const Tensor& output, const Tensor& i
                      "make all tensors of an op in one context; copy values by to_host() and from_host()");
 }
 
-/// Notes an op in the first run of a recomputed function, whose inputs are cut off from the graph.
-void note_op(std::vector<Parameter*>& used, const std::string& name, const std::vector<Tensor>& inputs,
-             const std::vector<Parameter*>& parameters) {
-  for (const Tensor& input : inputs) {
-    if (input && input.requires_grad())
-      throw UsageError(fmt::format("op {} of a recomputed function takes a tensor that wants a gradient and is none of "
-                                   "the function's inputs",
-                                   name),
-                       "pass it in among the inputs");
-  }
-  for (Parameter* parameter : parameters) {
-    if (parameter && std::find(used.begin(), used.end(), parameter) == used.end()) used.push_back(parameter);
-  }
+/// What every op does before it is recorded. Whether it is not to be: in the first run of a recomputed function.
+bool begins_record(const std::string& name, Tensor& output, const std::vector<Tensor>& inputs,
+                   const std::vector<Parameter*>& parameters) {
+  for (const Tensor& input : inputs) check_contexts(name, output, input);
+  const OpMode& mode = output.context().mode();
+  if (mode.repeated) mode.repeated->repeat(name, output, inputs, parameters);
+  if (mode.noted) mode.noted->note(name, output, inputs, parameters);
+  return mode.noted != nullptr;
 }
 
 }  // namespace
@@ -294,10 +290,8 @@ Tensor no_gradient() {
 
 void record_op(Tensor& output, std::string name, const std::vector<Tensor>& inputs,
                const std::vector<Parameter*>& parameters, Backward backward) {
-  Context& context = output.context();
-  for (const Tensor& input : inputs) check_contexts(name, output, input);
-  if (context.mode().used) return note_op(*context.mode().used, name, inputs, parameters);
-  std::shared_ptr<Node> node = make_node(context, std::move(name), inputs, parameters);
+  if (begins_record(name, output, inputs, parameters)) return;
+  std::shared_ptr<Node> node = make_node(output.context(), std::move(name), inputs, parameters);
   if (!node) return;
   node->backward = std::move(backward);
   set_producer(output, std::move(node));
@@ -305,10 +299,8 @@ void record_op(Tensor& output, std::string name, const std::vector<Tensor>& inpu
 
 void record_adding_op(Tensor& output, std::string name, const Tensor& input, const std::vector<Parameter*>& parameters,
                       AddingBackward backward) {
-  Context& context = output.context();
-  check_contexts(name, output, input);
-  if (context.mode().used) return note_op(*context.mode().used, name, {input}, parameters);
-  std::shared_ptr<Node> node = make_node(context, std::move(name), {input}, parameters);
+  if (begins_record(name, output, {input}, parameters)) return;
+  std::shared_ptr<Node> node = make_node(output.context(), std::move(name), {input}, parameters);
   if (!node) return;
   node->adding_backward = std::move(backward);
   set_producer(output, std::move(node));

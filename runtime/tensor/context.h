@@ -9,14 +9,14 @@
 
 namespace zs {
 
-class Parameter;
+class OpTrace;
 
 /// Mode in which ops run at this moment. Guards change it for as long as they live.
 struct OpMode {
-  bool records = true;      ///< for backward
-  bool runs_again = false;  ///< inside the second run of a recomputed function
-  /// In the first run of a recomputed function: ops note their parameters here, once each
-  std::vector<Parameter*>* used = nullptr;
+  bool records = true;          ///< for backward
+  bool runs_again = false;      ///< inside the second run of a recomputed function
+  OpTrace* noted = nullptr;     ///< in the first run of a recomputed function: takes its ops down
+  OpTrace* repeated = nullptr;  ///< in the second run, and whatever runs for the first time in it: they come again
   /// Launches are left out; storage made meanwhile is noted here
   std::vector<std::weak_ptr<const void>>* unfilled = nullptr;
 };
@@ -82,7 +82,7 @@ class NoGradGuard : private OpModeGuard {
  private:
   static OpMode without_recording(OpMode mode) {
     mode.records = false;
-    mode.used = nullptr;
+    mode.noted = mode.repeated = nullptr;
     return mode;
   }
 };

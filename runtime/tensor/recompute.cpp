@@ -5,6 +5,7 @@
 
 #include "runtime/base/usage_error.h"
 #include "runtime/tensor/autograd.h"
+#include "runtime/tensor/op_trace.h"
 
 namespace zs {
 namespace {
@@ -26,14 +27,14 @@ struct Recomputed {
   }
 };
 
-/// Runs the function for the first time: nothing is recorded, but for the parameters that the ops take.
-Tensor run_first(Context& context, const Recomputed& function, std::vector<Parameter*>& used) {
+/// Runs the function for the first time: nothing is recorded, its ops are taken down.
+Tensor run_first(Context& context, const Recomputed& function, OpTrace& trace) {
   OpMode mode = context.mode();
   mode.records = false;
-  mode.used = &used;
+  mode.noted = &trace;
   const OpModeGuard guard(context, mode);
   std::vector<Tensor> inputs;
-  for (const Tensor& input : function.inputs) inputs.push_back(input.detach());
+  for (const Tensor& input : function.inputs) inputs.push_back(OpTrace::cut(input));
   const Tensor y = function.last(function.body(inputs));
   if (y.requires_grad())
     throw UsageError("a recomputed function gives a tensor that wants a gradient and is none of its inputs",
@@ -42,20 +43,27 @@ Tensor run_first(Context& context, const Recomputed& function, std::vector<Param
 }
 
 /// The output, recorded. Its elements, and all else that `last` makes, are noted in `unfilled`.
-Tensor run_again(Context& context, const Recomputed& function, std::vector<std::weak_ptr<const void>>& unfilled) {
+Tensor run_again(Context& context, const Recomputed& function, OpTrace& trace,
+                 std::vector<std::weak_ptr<const void>>& unfilled) {
   OpMode mode;
   mode.runs_again = true;
+  mode.repeated = &trace;
+  trace.begin();
   const OpModeGuard guard(context, mode);
   const std::vector<Tensor> values = function.body(function.take_inputs());
   mode.unfilled = &unfilled;
   const OpModeGuard last_guard(context, mode);
-  return function.last(values);
+  Tensor y = function.last(values);
+  trace.end();
+  return y;
 }
 
-Rerun rerun_of(Context& context, std::shared_ptr<const Recomputed> function, const Tensor& first) {
-  return [&context, function = std::move(function), shape = first.shape(), dtype = first.dtype()] {
+Rerun rerun_of(Context& context, std::shared_ptr<const Recomputed> function, std::shared_ptr<OpTrace> trace,
+               const Tensor& first) {
+  return [&context, function = std::move(function), trace = std::move(trace), shape = first.shape(),
+          dtype = first.dtype()] {
     std::vector<std::weak_ptr<const void>> unfilled;
-    Tensor y = run_again(context, *function, unfilled);
+    Tensor y = run_again(context, *function, *trace, unfilled);
     if (!y || y.shape() != shape || y.dtype() != dtype)
       throw UsageError(fmt::format("a recomputed function gave {} {}, and now gives {}", name_of(dtype), shape.str(),
                                    y ? y.describe() : "an empty tensor"),
@@ -86,10 +94,10 @@ Tensor recompute(std::vector<Tensor> inputs, TensorsFunction body, TensorFunctio
   Context& context = inputs.front().context();
   if (!context.is_grad_enabled()) return last(body(inputs));
   const auto function = std::make_shared<Recomputed>(Recomputed{std::move(inputs), std::move(body), std::move(last)});
-  std::vector<Parameter*> used;
+  const auto trace = std::make_shared<OpTrace>();
   if (keeper != nullptr) keeper->before_forward();
-  Tensor y = run_first(context, *function, used);
-  record_rerun(y, function->inputs, used, rerun_of(context, function, y));
+  Tensor y = run_first(context, *function, *trace);
+  record_rerun(y, function->inputs, trace->parameters(), rerun_of(context, function, trace, y));
   if (keeper != nullptr && y.requires_grad()) {
     Tensor& first = function->inputs.front();
     Tensor input = first.detach();

@@ -17,7 +17,8 @@ using TensorsFunction = std::function<std::vector<Tensor>(const std::vector<Tens
 /// recorded, and backward goes on through what was recorded. Gradients are the same bits as without, and calls nest.
 ///
 /// The function is kept until then, and must do the same work both times: anything it refers to outlives the backward
-/// and does not change. Parameters it may use freely; a ForwardScope inside it has no effect in the second run but that
+/// and does not change. A UsageError where ops that gradients flow through come with other names, shapes or parameters,
+/// or in another order. Parameters it may use freely; a ForwardScope inside it has no effect in the second run but that
 /// its unit is unsharded. A tensor that wants a gradient must come in through `inputs` (at least one tensor). Where
 /// nothing is recorded it is a plain call.
 Tensor recompute(std::vector<Tensor> inputs, TensorFunction function);
