@@ -256,7 +256,7 @@ void check_contexts(const std::string& op, const Tensor& output, const Tensor& i
                      "make all tensors of an op in one context; copy values by to_host() and from_host()");
 }
 
-/// What every op does before it is recorded. Whether it is not to be: in the first run of a recomputed function.
+/// Checks of an op before it is recorded; in the first run of a recomputed function, where it is not to be, true.
 bool begins_record(const std::string& name, Tensor& output, const std::vector<Tensor>& inputs,
                    const std::vector<Parameter*>& parameters) {
   for (const Tensor& input : inputs) check_contexts(name, output, input);

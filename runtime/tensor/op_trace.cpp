@@ -17,7 +17,7 @@ const std::shared_ptr<AutogradState>& mark() {
   return state;
 }
 
-/// Whether gradients flow through the op, in a first run or a second.
+/// True if gradients flow through the op, in a first run or a second.
 bool takes_part(const std::vector<Tensor>& inputs, const std::vector<Parameter*>& parameters) {
   return std::any_of(parameters.begin(), parameters.end(),
                      [](const Parameter* parameter) { return parameter && parameter->is_trainable(); }) ||
