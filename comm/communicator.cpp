@@ -8,6 +8,7 @@
 #include "comm/health/flight_recorder.h"
 #include "comm/part_table.h"
 #include "runtime/base/random.h"
+#include "runtime/base/usage_error.h"
 #include "runtime/device/cuda_context.h"
 
 namespace zs {
@@ -105,15 +106,15 @@ std::string Communicator::where(std::string_view op, std::string_view unit) cons
 void Communicator::check_comm_dtype(CommDType comm_dtype, std::string_view op, std::string_view unit,
                                     DType dtype) const {
   if (comm_dtype == CommDType::exact) return;
-  ZS_CHECK(can_be_packed(dtype), "{}: {} cannot travel as int8", where(op, unit), name_of(dtype));
+  ZS_REQUIRE(can_be_packed(dtype), "{}: {} cannot travel as int8", where(op, unit), name_of(dtype));
   if (can_pack()) return;
   throw Error(ExitCode::config, fmt::format("transport {} sends nothing as int8", transport()), where(op, unit),
               "give its world the GPU's arithmetic, or use CommDType::exact");
 }
 
 void Communicator::check_sum(std::string_view op, std::string_view unit, DType dtype) const {
-  ZS_CHECK(adds(dtype), "{}: transport {} adds up no {}, expected f32, bf16, f64, i32 or i64", where(op, unit),
-           transport(), name_of(dtype));
+  ZS_REQUIRE(adds(dtype), "{}: transport {} adds up no {}, expected f32, bf16, f64, i32 or i64", where(op, unit),
+             transport(), name_of(dtype));
 }
 
 Buffer Communicator::copy_to_scratch(const Buffer& in, void* scratch) const {
@@ -127,14 +128,14 @@ Buffer Communicator::copy_to_scratch(const Buffer& in, void* scratch) const {
 }
 
 void Communicator::all_gather(Stream& stream, std::string_view unit, Buffer shard, Buffer full) {
-  ZS_CHECK(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("all_gather", unit),
-           full.elems, shard.elems * size());
-  ZS_CHECK(full.dtype == shard.dtype && full.device == shard.device, "{}: shard is {} on {}, full {} on {}",
-           where("all_gather", unit), name_of(shard.dtype), name_of(shard.device), name_of(full.dtype),
-           name_of(full.device));
+  ZS_REQUIRE(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("all_gather", unit),
+             full.elems, shard.elems * size());
+  ZS_REQUIRE(full.dtype == shard.dtype && full.device == shard.device, "{}: shard is {} on {}, full {} on {}",
+             where("all_gather", unit), name_of(shard.dtype), name_of(shard.device), name_of(full.dtype),
+             name_of(full.device));
   const Buffer own = full.slice(rank() * shard.elems, shard.elems);
-  ZS_CHECK(own.data == shard.data || !overlap(shard, full),
-           "{}: shard overlaps full, but is not this rank's slice of it", where("all_gather", unit));
+  ZS_REQUIRE(own.data == shard.data || !overlap(shard, full),
+             "{}: shard overlaps full, but is not this rank's slice of it", where("all_gather", unit));
   const OpTag tag = make_tag("all_gather", unit, "", shard);
   traffic_.add(CommOp::all_gather, (size() - 1) * shard.bytes());
   stream.enqueue(moving(info("all_gather", unit, {shard}, {full}), shard, full),
@@ -157,22 +158,22 @@ void Communicator::reduce_packed(Buffer out, Buffer packed, int parts, bool accu
 void Communicator::reduce_scatter(Stream& stream, std::string_view unit, Buffer full, Buffer shard, ReduceInto into,
                                   CommDType comm_dtype) {
   const bool accumulate = into == ReduceInto::accumulate;
-  ZS_CHECK(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("reduce_scatter", unit),
-           full.elems, shard.elems * size());
+  ZS_REQUIRE(full.elems == shard.elems * size(), "{}: full has {} elements, expected {}", where("reduce_scatter", unit),
+             full.elems, shard.elems * size());
   check_sum("reduce_scatter", unit, full.dtype);
-  ZS_CHECK(shard.dtype == full.dtype || (full.dtype == DType::bf16 && shard.dtype == DType::f32),
-           "{}: {} into {}, expected a dtype into itself, or bf16 into f32", where("reduce_scatter", unit),
-           name_of(full.dtype), name_of(shard.dtype));
-  ZS_CHECK(!accumulate || adds_onto(shard.dtype),
-           "{}: transport {} adds sums of {} to nothing, expected ReduceInto::overwrite", where("reduce_scatter", unit),
-           transport(), name_of(shard.dtype));
-  ZS_CHECK(full.device == shard.device, "{}: full is on {}, shard on {}", where("reduce_scatter", unit),
-           name_of(full.device), name_of(shard.device));
+  ZS_REQUIRE(shard.dtype == full.dtype || (full.dtype == DType::bf16 && shard.dtype == DType::f32),
+             "{}: {} into {}, expected a dtype into itself, or bf16 into f32", where("reduce_scatter", unit),
+             name_of(full.dtype), name_of(shard.dtype));
+  ZS_REQUIRE(!accumulate || adds_onto(shard.dtype),
+             "{}: transport {} adds sums of {} to nothing, expected ReduceInto::overwrite",
+             where("reduce_scatter", unit), transport(), name_of(shard.dtype));
+  ZS_REQUIRE(full.device == shard.device, "{}: full is on {}, shard on {}", where("reduce_scatter", unit),
+             name_of(full.device), name_of(shard.device));
   const Buffer own = full.slice(rank() * shard.elems, shard.elems);
   const bool in_place = own.data == shard.data && own.dtype == shard.dtype && !accumulate;
-  ZS_CHECK(in_place || !overlap(shard, full),
-           "{}: shard overlaps full; it may only be this rank's slice, same dtype, overwrite",
-           where("reduce_scatter", unit));
+  ZS_REQUIRE(in_place || !overlap(shard, full),
+             "{}: shard overlaps full; it may only be this rank's slice, same dtype, overwrite",
+             where("reduce_scatter", unit));
   check_comm_dtype(comm_dtype, "reduce_scatter", unit, full.dtype);
   const char* const suffix = comm_dtype == CommDType::int8 ? " int8" : "";
   const OpTag tag =
@@ -242,7 +243,7 @@ void Communicator::all_reduce(Stream& stream, std::string_view unit, Buffer data
 }
 
 void Communicator::broadcast(Stream& stream, std::string_view unit, Buffer data, int root) {
-  ZS_CHECK(root >= 0 && root < size(), "{}: root {}", where("broadcast", unit), root);
+  ZS_REQUIRE(root >= 0 && root < size(), "{}: root {}", where("broadcast", unit), root);
   const OpTag tag = make_tag("broadcast", unit, fmt::format("root {}", root), data);
   const bool is_root = root == rank();
   traffic_.add(CommOp::broadcast, is_root ? (size() - 1) * data.bytes() : 0);
@@ -255,13 +256,13 @@ void Communicator::broadcast(Stream& stream, std::string_view unit, Buffer data,
 }
 
 void Communicator::all_to_all(Stream& stream, std::string_view unit, Buffer in, Buffer out) {
-  ZS_CHECK(in.elems == out.elems && in.elems % size() == 0,
-           "{}: in has {} elements, out {}, expected equal multiples of {}", where("all_to_all", unit), in.elems,
-           out.elems, size());
-  ZS_CHECK(in.dtype == out.dtype && in.device == out.device, "{}: in is {} on {}, out {} on {}",
-           where("all_to_all", unit), name_of(in.dtype), name_of(in.device), name_of(out.dtype), name_of(out.device));
+  ZS_REQUIRE(in.elems == out.elems && in.elems % size() == 0,
+             "{}: in has {} elements, out {}, expected equal multiples of {}", where("all_to_all", unit), in.elems,
+             out.elems, size());
+  ZS_REQUIRE(in.dtype == out.dtype && in.device == out.device, "{}: in is {} on {}, out {} on {}",
+             where("all_to_all", unit), name_of(in.dtype), name_of(in.device), name_of(out.dtype), name_of(out.device));
   const bool in_place = in.data == out.data;
-  ZS_CHECK(in_place || !overlap(in, out), "{}: in and out overlap, but are not the same", where("all_to_all", unit));
+  ZS_REQUIRE(in_place || !overlap(in, out), "{}: in and out overlap, but are not the same", where("all_to_all", unit));
   const OpTag tag = make_tag("all_to_all", unit, "", in);
   traffic_.add(CommOp::all_to_all, in.bytes() / size() * (size() - 1));
   const std::int64_t scratch_bytes = in_place ? in.bytes() : 0;
@@ -281,21 +282,21 @@ void Communicator::all_to_all_v(Stream& stream, std::string_view unit, RankParts
   std::vector<std::int64_t> said;  // counts that this rank sends, then those that it expects
   for (const RankParts* parts : {&in, &out}) {
     const char* const name = parts == &in ? "in" : "out";
-    ZS_CHECK(static_cast<int>(parts->counts.size()) == size(), "{}: {} has {} counts, expected {}", here, name,
-             parts->counts.size(), size());
+    ZS_REQUIRE(static_cast<int>(parts->counts.size()) == size(), "{}: {} has {} counts, expected {}", here, name,
+               parts->counts.size(), size());
     std::int64_t sum = 0;
     for (const std::int64_t count : parts->counts) {
-      ZS_CHECK(count >= 0, "{}: {} has a part of {} elements", here, name, count);
+      ZS_REQUIRE(count >= 0, "{}: {} has a part of {} elements", here, name, count);
       said.push_back(count);
       sum += count;
     }
-    ZS_CHECK(sum == parts->data.elems, "{}: {} has {} elements, its parts {}", here, name, parts->data.elems, sum);
+    ZS_REQUIRE(sum == parts->data.elems, "{}: {} has {} elements, its parts {}", here, name, parts->data.elems, sum);
   }
   const Buffer from = in.data, to = out.data;
-  ZS_CHECK(from.dtype == to.dtype && from.device == to.device, "{}: in is {} on {}, out {} on {}", here,
-           name_of(from.dtype), name_of(from.device), name_of(to.dtype), name_of(to.device));
+  ZS_REQUIRE(from.dtype == to.dtype && from.device == to.device, "{}: in is {} on {}, out {} on {}", here,
+             name_of(from.dtype), name_of(from.device), name_of(to.dtype), name_of(to.device));
   const bool in_place = from.data == to.data && !from.empty() && !to.empty();
-  ZS_CHECK(in_place || !overlap(from, to), "{}: in and out overlap, but do not begin together", here);
+  ZS_REQUIRE(in_place || !overlap(from, to), "{}: in and out overlap, but do not begin together", here);
   // The tag has no counts, in which ranks differ.
   OpTag tag = make_tag("all_to_all_v", unit, "", Buffer{nullptr, 0, from.dtype, from.device});
   tag.elems = from.elems;
@@ -336,13 +337,13 @@ void Communicator::barrier(Stream& stream, std::string_view unit) {
 
 void Communicator::publish(Stream& stream, std::string_view unit, Buffer shard, Buffer window) {
   const std::int64_t before = rank() * shard.elems, after = before + shard.elems;
-  ZS_CHECK(window.elems == shard.elems * size() && window.dtype == shard.dtype,
-           "{}: the window has {} elements of {}, the shard {} of {}", where("publish", unit), window.elems,
-           name_of(window.dtype), shard.elems, name_of(shard.dtype));
+  ZS_REQUIRE(window.elems == shard.elems * size() && window.dtype == shard.dtype,
+             "{}: the window has {} elements of {}, the shard {} of {}", where("publish", unit), window.elems,
+             name_of(window.dtype), shard.elems, name_of(shard.dtype));
   const Buffer slice = window.slice(before, shard.elems);
   const bool moves = slice.data != shard.data;
-  ZS_CHECK(!moves || !overlap(shard, window), "{}: the shard overlaps the window, but is not this rank's slice of it",
-           where("publish", unit));
+  ZS_REQUIRE(!moves || !overlap(shard, window), "{}: the shard overlaps the window, but is not this rank's slice of it",
+             where("publish", unit));
   const OpTag tag = make_tag("publish", unit, "", shard);
   traffic_.add(CommOp::barrier, 0);
   OpInfo published = info("publish", unit, {shard}, moves ? std::vector{slice} : std::vector<Buffer>{});

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/nn/module.h"
+#include "runtime/base/usage_error.h"
 
 namespace zs {
 
@@ -21,7 +22,11 @@ class ModuleList : public Module {
     return *modules_.back();
   }
   std::size_t size() const { return modules_.size(); }
-  M& operator[](std::size_t i) const { return *modules_[i]; }
+  /// UsageError where there is none of that number.
+  M& operator[](std::size_t i) const {
+    ZS_REQUIRE(i < modules_.size(), "module {} of {}, which has {}", i, path(), modules_.size());
+    return *modules_[i];
+  }
   auto begin() const { return modules_.begin(); }
   auto end() const { return modules_.end(); }
 

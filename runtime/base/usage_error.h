@@ -1,5 +1,7 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <string>
 #include <utility>
 
@@ -16,3 +18,10 @@ class UsageError : public Error {
 };
 
 }  // namespace zs
+
+/// Throws a UsageError with this text unless the condition holds: a check of what a caller gave.
+#define ZS_REQUIRE(condition, ...)                        \
+  do {                                                    \
+    if (!(condition)) [[unlikely]]                        \
+      throw ::zs::UsageError(::fmt::format(__VA_ARGS__)); \
+  } while (false)

@@ -235,7 +235,9 @@ std::shared_ptr<Node> make_node(Context& context, std::string name, const std::v
   }
   for (Parameter* parameter : parameters) {
     if (!parameter) continue;
-    ZS_CHECK(parameter->owner() != nullptr, "parameter {} belongs to no runtime", parameter->name());
+    if (parameter->owner() == nullptr)
+      throw UsageError(fmt::format("op {} takes parameter {}, which no model has", node->name, parameter->name()),
+                       "give its module to fully_shard first");
     parameter->add_use();
     node->parameters.push_back(parameter);
   }
@@ -310,7 +312,7 @@ void record_adding_op(Tensor& output, std::string name, const Tensor& input, con
 /// comes from it. Outputs are newer than it is, so that it takes their gradients when they all have theirs.
 void record_outputs(std::vector<Tensor>& outputs, const std::string& name, const std::vector<Tensor>& inputs,
                     const std::vector<Parameter*>& parameters, BackwardOfMany backward) {
-  ZS_CHECK(!outputs.empty(), "op {} has no outputs", name);
+  ZS_REQUIRE(!outputs.empty(), "op {} has no outputs", name);
   Context& context = outputs.front().context();
   auto grads = std::make_shared<std::vector<Tensor>>(outputs.size());
   std::vector<Node::Kind> kinds;

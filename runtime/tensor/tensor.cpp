@@ -134,7 +134,8 @@ Tensor Tensor::detach() const {
 }
 
 std::vector<float> Tensor::to_host() const {
-  ZS_CHECK(context().device().kind() != DeviceKind::meta, "the meta device holds no values");
+  ZS_REQUIRE(context().device().kind() != DeviceKind::meta, "to_host() of {}: the meta device holds no values",
+             describe());
   if (dtype_ != DType::f32 && dtype_ != DType::bf16)
     throw UsageError(fmt::format("to_host() of {}", describe()),
                      "it gives floats: read integers by HostView(context, stream, x.buffer()).as<std::int32_t>()");

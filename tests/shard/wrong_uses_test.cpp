@@ -9,11 +9,13 @@
 #include "model/nn/conv.h"
 #include "model/nn/dropout.h"
 #include "model/nn/linear.h"
+#include "model/nn/module_list.h"
 #include "model/sharding/fully_shard.h"
 #include "runtime/base/usage_error.h"
 #include "runtime/shard/checkpoint/checkpoint.h"
 #include "runtime/shard/optimizers/adamw8bit.h"
 #include "runtime/shard/optimizers/sgd.h"
+#include "runtime/shard/placement/gather_format.h"
 #include "runtime/shard/runtime/unshard_scope.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/chain_model.h"
@@ -289,6 +291,25 @@ std::vector<WrongUse> of_numbers() {
        [](Rank& r) {
          (void)r.world.group(std::vector<int>{r.world.rank(), 7});
        }},
+      {"a module of a list that it has not",
+       {"module 2 of blocks, which has 2"},
+       [](Rank&) {
+         ModuleList<Linear> list("blocks");
+         list.add(4, 4), list.add(4, 4);
+         (void)list[2];
+       }},
+      {"a collective of buffers that do not fit",
+       {"all_gather(mine)", "expected"},
+       [](Rank& r) {
+         const Tensor shard = r.x(2, 4), full = r.x(r.world.size() + 1, 8);
+         r.world.communicator()->all_gather(r.context.stream(), "mine", shard.buffer(), full.buffer());
+       }},
+      {"a broadcast from nobody",
+       {"broadcast(mine)", "root 9"},
+       [](Rank& r) { r.world.communicator()->broadcast(r.context.stream(), "mine", r.x().buffer(), 9); }},
+      {"a gather format that there is not",
+       {"called fp4", "int8 and fp8"},
+       [](Rank&) { (void)gather_format_named("fp4"); }},
       {"a group of others",
        {"a group"},
        [](Rank& r) { (void)r.world.group(std::vector<int>{(r.world.rank() + 1) % 3}); }},

@@ -1,8 +1,8 @@
 #include "runtime/shard/placement/gather_format.h"
 
-#include "runtime/base/check.h"
 #include "runtime/base/int8_blocks.h"
 #include "runtime/base/random.h"
+#include "runtime/base/usage_error.h"
 
 namespace zs {
 namespace {
@@ -47,7 +47,7 @@ const GatherFormat* fp8_format() {
 const GatherFormat* gather_format_named(std::string_view name) {
   if (name == "none") return nullptr;
   if (name == "int8") return int8_format();
-  ZS_CHECK(name == "fp8", "no gather format is called {}", name);
+  ZS_REQUIRE(name == "fp8", "no gather format is called {}: there are none, int8 and fp8", name);
   return fp8_format();
 }
 
