@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "model/nn/attention.h"
+#include "model/nn/lora.h"
 #include "model/sharding/fully_shard.h"
 #include "runtime/tensor/arithmetic.h"
 #include "runtime/tensor/layout.h"
@@ -14,6 +16,7 @@
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/chain_model.h"
+#include "tests/shard/named_weights.h"
 #include "tests/shard/tiny_training.h"
 
 namespace zs::test {
@@ -218,6 +221,49 @@ TEST_CASE("dropout goes on from a checkpoint with the random numbers of the step
   const TinyResult rest =
       train_tiny(config, {.ranks = 2, .steps = 3, .is_calm = true, .resume = fmt::format("{}/step-2", folder.path())});
   CHECK(rest.weights == whole.weights);
+}
+
+TEST_CASE("an adapter drops elements of its own input, and none in an evaluation") {
+  struct AdapterNet : Layer<AdapterNet> {
+    Tensor forward(const Tensor& x) { return adapter(x); }
+    LoraAdapter& adapter = make_child<LoraAdapter>(
+        "adapter", LoraOptions{.in = kWidth, .rows = 3, .rank = 2, .scale = 1.5f, .dropout = 0.25f});
+  };
+  const auto world = make_single_world({});
+  const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+  Context context(*device);
+  AdapterNet net;
+  ShardedModel model = fully_shard(net, context, *world);
+  AdamW optimizer(model.executor(), {});
+  const Tensor ones =
+      Tensor::from_host(context, {kRows, kWidth}, Floats(static_cast<std::size_t>(kRows * kWidth), 1.0f));
+  model.micro_batch().backward(sum(net(ones)));
+  optimizer.step(1e-1f);  // which makes B what is not zero
+  const auto weights = weights_of(model.executor());
+  const Floats &a = weights.at("adapter.lora_A.weight"), &b = weights.at("adapter.lora_B.weight");
+  const auto change_of = [&](const Floats& x, std::int64_t row, std::int64_t out) {
+    double sum = 0;
+    for (std::int64_t k = 0; k < 2; ++k)
+      for (std::int64_t i = 0; i < kWidth; ++i)
+        sum += 1.5 * b[static_cast<std::size_t>(out * 2 + k)] * a[static_cast<std::size_t>(k * kWidth + i)] *
+               x[static_cast<std::size_t>(row * kWidth + i)];
+    return static_cast<float>(sum);
+  };
+  const auto check = [&](const Floats& got, const Floats& x) {
+    for (std::int64_t row = 0; row < kRows; ++row)
+      for (std::int64_t out = 0; out < 3; ++out)
+        CHECK(got[static_cast<std::size_t>(row * 3 + out)] == Approx(change_of(x, row, out)).margin(1e-5));
+  };
+  {
+    auto micro_batch = model.micro_batch();
+    const Tensor y = net(ones);
+    const Floats kept = dynamic_cast<Dropout&>(*net.adapter.children().front())(ones).to_host();
+    CHECK(std::set<float>(kept.begin(), kept.end()) == std::set<float>{0, 1 / 0.75f});
+    check(y.to_host(), kept);
+    micro_batch.backward(sum(y));
+  }
+  const auto evaluation = model.evaluation();
+  check(net(ones).to_host(), ones.to_host());
 }
 
 TEST_CASE("a wrong use of dropout is refused, and says what to do") {
