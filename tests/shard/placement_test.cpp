@@ -30,11 +30,11 @@ Placed in(const std::vector<std::string>& schemes, int ranks = kRanks) {
 
 /// Replicas are neighbours, and the second half of the ranks comes first.
 SchemeOptions own_mesh() {
-  return {.mesh = MeshPlan{.axes = {{"shard", 2}, {"replica", 2}},
-                           .order = {2, 3, 0, 1},
-                           .runtime = {"shard"},
-                           .master = {"shard"},
-                           .replicate = {"replica"}}};
+  return {.mesh = MeshLayout{.axes = {{"shard", 2}, {"replica", 2}},
+                             .order = {2, 3, 0, 1},
+                             .runtime = {"shard"},
+                             .master = {"shard"},
+                             .replicate = {"replica"}}};
 }
 
 auto shard_by(const Placed& placed) {

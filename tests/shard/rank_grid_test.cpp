@@ -65,10 +65,10 @@ TEST_CASE("a scheme cuts and copies over the axes of a unit's sub-grid, and not 
   CHECK(parts.data_shares() == 4);
   CHECK(parts.ranks_over(parts.holders()) == Ranks{1, 5, 3, 7});
   // Axes of a mesh of one's own are data axes: each is the masters' or the replicas'.
-  const MeshPlan plan{.axes = {{"a", 2}, {"b", 2}}, .order = {3, 2, 1, 0}, .master = {"a", "b"}};
-  const ShardScheme own({.mesh = plan}, grid.sub_grid());
+  const MeshLayout layout{.axes = {{"a", 2}, {"b", 2}}, .order = {3, 2, 1, 0}, .master = {"a", "b"}};
+  const ShardScheme own({.mesh = layout}, grid.sub_grid());
   CHECK(own.ranks_over(own.master) == Ranks{7, 5, 3, 1});
-  const MeshPlan wrong{.axes = {{"a", 2}, {"b", 2}}, .master = {"a"}};
+  const MeshLayout wrong{.axes = {{"a", 2}, {"b", 2}}, .master = {"a"}};
   CHECK_THROWS_WITH(ShardScheme({.mesh = wrong}, grid.sub_grid()), Contains("axis b is in neither"));
 }
 

@@ -122,13 +122,13 @@ TEST_CASE(
 
 TEST_CASE("2A-2: a mesh of one's own says which ranks share what, in whatever order they lie") {
   // Replicas are neighbours, and ranks of the second half come first.
-  const MeshPlan plan{.axes = {{"shard", 2}, {"replica", 2}},
-                      .order = {2, 3, 0, 1},
-                      .runtime = {"shard"},
-                      .master = {"shard"},
-                      .replicate = {"replica"}};
+  const MeshLayout layout{.axes = {{"shard", 2}, {"replica", 2}},
+                          .order = {2, 3, 0, 1},
+                          .runtime = {"shard"},
+                          .master = {"shard"},
+                          .replicate = {"replica"}};
   for (int rank = 0; rank < 4; ++rank) {
-    const ShardScheme scheme({.mesh = plan}, rank, 4);
+    const ShardScheme scheme({.mesh = layout}, rank, 4);
     CHECK(scheme.ranks_over(scheme.master) == (rank % 2 == 0 ? std::vector<int>{2, 0} : std::vector<int>{3, 1}));
     CHECK(scheme.ranks_over(scheme.replicate) == (rank < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3}));
     CHECK(scheme.slice(scheme.master) == Slice{rank < 2 ? 1 : 0, 2});
@@ -136,7 +136,7 @@ TEST_CASE("2A-2: a mesh of one's own says which ranks share what, in whatever or
     CHECK(scheme.name() == "mesh");
   }
   // What strategies make, made by hand.
-  const auto by_hand = [](const MeshPlan& mesh) { return row({.mesh = mesh}, 8); };
+  const auto by_hand = [](const MeshLayout& mesh) { return row({.mesh = mesh}, 8); };
   CHECK(by_hand({.axes = {{"a", 8}}, .replicate = {"a"}}) == row({.strategy = Strategy::ddp}, 8));
   CHECK(by_hand({.axes = {{"a", 8}}, .master = {"a"}}) == row({.strategy = Strategy::zero2}, 8));
   CHECK(by_hand({.axes = {{"g", 2}, {"n", 4}}, .runtime = {"n"}, .master = {"n", "g"}}) ==
@@ -151,7 +151,7 @@ TEST_CASE("2A-2: a mesh of one's own says which ranks share what, in whatever or
 
 TEST_CASE("2A-2: a mesh of one's own that makes no scheme is refused by what is wrong with it") {
   const MeshAxis a{"a", 2}, b{"b", 4};
-  const auto problem = [](const MeshPlan& mesh, bool is_deterministic = false) {
+  const auto problem = [](const MeshLayout& mesh, bool is_deterministic = false) {
     return problem_of({.deterministic = is_deterministic, .mesh = mesh}, 8);
   };
   CHECK_THAT(problem({.axes = {a}, .master = {"a"}}), Contains("the mesh (a=2) is not made of the job's 8 ranks"));
@@ -167,7 +167,7 @@ TEST_CASE("2A-2: a mesh of one's own that makes no scheme is refused by what is 
              Contains("the mesh's order of ranks names rank 6"));
   CHECK_THAT(problem({.axes = {a, b}, .order = {0, 1}, .master = {"a", "b"}}),
              Contains("the mesh's order of ranks has 2 of the job's 8"));
-  const MeshPlan replicas_first{.axes = {a, b}, .runtime = {"b"}, .master = {"b"}, .replicate = {"a"}};
+  const MeshLayout replicas_first{.axes = {a, b}, .runtime = {"b"}, .master = {"b"}, .replicate = {"a"}};
   CHECK(problem(replicas_first) == "nothing was thrown");
   CHECK_THAT(problem(replicas_first, true), Contains("list the axes of `master` first"));
   CHECK_THAT(problem_of({.group_size = 2, .mesh = replicas_first}, 8), Contains("does not go with shard.group_size"));

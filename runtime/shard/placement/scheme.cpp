@@ -98,9 +98,9 @@ SchemeOptions checked(SchemeOptions options, int ranks) {
 
 /// The grid that a strategy makes. Small groups are of neighbouring ranks. Only where gradients are folded in the order
 /// of ranks, that order must be the one of the slices, so that groups are of ranks that lie apart.
-MeshPlan plan_of(const SchemeOptions& options, int ranks) {
+MeshLayout layout_of(const SchemeOptions& options, int ranks) {
   if (options.mesh) return *options.mesh;
-  MeshPlan plan;
+  MeshLayout layout;
   const std::int64_t kept = options.reshard_after_forward.group();
   const int sharding = has_group_size(options.strategy) ? options.group_size : ranks;
   std::vector<MeshAxis> small{{options.strategy == Strategy::nested ? kNode
@@ -109,41 +109,42 @@ MeshPlan plan_of(const SchemeOptions& options, int ranks) {
                                sharding}};
   if (kept != 0) {
     small = {{kOuter, static_cast<int>(sharding / kept)}, {kInner, static_cast<int>(kept)}};
-    plan.between = MeshAxes{kInner};
+    layout.between = MeshAxes{kInner};
   }
   MeshAxes over;
   for (const MeshAxis& axis : small) over.push_back(axis.name);
-  plan.axes = std::move(small);
+  layout.axes = std::move(small);
   if (has_group_size(options.strategy)) {
     const std::string large = options.strategy == Strategy::nested ? kGroup : kReplica;
-    plan.axes.insert(options.deterministic ? plan.axes.end() : plan.axes.begin(), MeshAxis{large, ranks / sharding});
+    layout.axes.insert(options.deterministic ? layout.axes.end() : layout.axes.begin(),
+                       MeshAxis{large, ranks / sharding});
   }
   switch (options.strategy) {
-    case Strategy::ddp: plan.replicate = over; break;
+    case Strategy::ddp: layout.replicate = over; break;
     case Strategy::zero1:
-    case Strategy::zero2: plan.master = over; break;
+    case Strategy::zero2: layout.master = over; break;
     case Strategy::zero3:
-    case Strategy::shard_grad_op: plan.runtime = plan.master = over; break;
+    case Strategy::shard_grad_op: layout.runtime = layout.master = over; break;
     case Strategy::hsdp:
-      plan.runtime = plan.master = over;
-      plan.replicate = {kReplica};
+      layout.runtime = layout.master = over;
+      layout.replicate = {kReplica};
       break;
     case Strategy::nested:
-      plan.runtime = plan.master = over;
-      plan.master.push_back(kGroup);
+      layout.runtime = layout.master = over;
+      layout.master.push_back(kGroup);
       break;
   }
-  return plan;
+  return layout;
 }
 
-/// Mesh of all ranks: the axes beside a sub-grid, and within each of its groups the plan's.
-Mesh mesh_of(const MeshPlan& plan, const SubGrid& grid) {
+/// Mesh of all ranks: the axes beside a sub-grid, and within each of its groups the layout's.
+Mesh mesh_of(const MeshLayout& layout, const SubGrid& grid) {
   std::vector<MeshAxis> axes = grid.beside;
-  axes.insert(axes.end(), plan.axes.begin(), plan.axes.end());
+  axes.insert(axes.end(), layout.axes.begin(), layout.axes.end());
   std::vector<int> order = grid.order;
-  for (std::size_t i = 0; i < order.size() && !plan.order.empty(); ++i) {
-    const std::size_t size = plan.order.size(), first = i / size * size;
-    order[i] = grid.order[first + static_cast<std::size_t>(plan.order[i % size])];
+  for (std::size_t i = 0; i < order.size() && !layout.order.empty(); ++i) {
+    const std::size_t size = layout.order.size(), first = i / size * size;
+    order[i] = grid.order[first + static_cast<std::size_t>(layout.order[i % size])];
   }
   return {std::move(axes), grid.rank, grid.ranks, std::move(order)};
 }
@@ -196,16 +197,16 @@ SchemeOptions with_host_groups(SchemeOptions options, const std::vector<int>& ho
 }
 
 ShardScheme::ShardScheme(const SchemeOptions& options, const SubGrid& grid)
-    : ShardScheme(checked(options, grid.size), plan_of(checked(options, grid.size), grid.size), grid) {}
+    : ShardScheme(checked(options, grid.size), layout_of(checked(options, grid.size), grid.size), grid) {}
 
-ShardScheme::ShardScheme(SchemeOptions options, const MeshPlan& plan, const SubGrid& grid)
+ShardScheme::ShardScheme(SchemeOptions options, const MeshLayout& layout, const SubGrid& grid)
     : partition(grid.partition),
       options_(std::move(options)),
-      data_mesh_(plan.axes, grid.index, grid.size, plan.order),
-      mesh_(mesh_of(plan, grid)),
+      data_mesh_(layout.axes, grid.index, grid.size, layout.order),
+      mesh_(mesh_of(layout, grid)),
       shares_(grid.shares) {
   for (const MeshAxis& axis : grid.beside) beside.push_back(axis.name);
-  set_roles(plan);
+  set_roles(layout);
   if (options_.mesh) check_roles();
 }
 
@@ -221,11 +222,11 @@ bool ShardScheme::shards_parameters() const {
 
 std::string_view ShardScheme::name() const { return options_.mesh ? "mesh" : name_of(options_.strategy); }
 
-void ShardScheme::set_roles(const MeshPlan& plan) {
-  runtime = plan.runtime;
-  master = plan.master;
-  replicate = plan.replicate;
-  if (!options_.reshard_after_forward.is_off()) between = plan.between.value_or(runtime);
+void ShardScheme::set_roles(const MeshLayout& layout) {
+  runtime = layout.runtime;
+  master = layout.master;
+  replicate = layout.replicate;
+  if (!options_.reshard_after_forward.is_off()) between = layout.between.value_or(runtime);
   Axes all;
   for (const MeshAxis& axis : data_mesh_.axes()) all.push_back(axis.name);
   // An axis of one rank shards nothing: nested groups of all ranks are zero3, groups of one rank zero2.

@@ -58,14 +58,14 @@ Strategy strategy_of(std::string_view name);
 using MeshAxes = std::vector<std::string>;
 
 /// A grid of one's own, instead of the one that a strategy makes, and what is cut over which of its axes.
-struct MeshPlan {
+struct MeshLayout {
   std::vector<MeshAxis> axes;            ///< the last varies fastest; their product is the number of ranks
   std::vector<int> order = {};           ///< the ranks as they lie on the grid; empty: 0, 1, 2 ...
   MeshAxes runtime = {};                 ///< parameters between uses: none, the master's, or its first ones
   std::optional<MeshAxes> between = {};  ///< and between forward and backward; none: as between uses
   MeshAxes master = {};                  ///< f32 weights, reduced gradients, optimizer state
   MeshAxes replicate = {};               ///< the other axes: ranks along them hold the same master shard
-  bool operator==(const MeshPlan&) const = default;
+  bool operator==(const MeshLayout&) const = default;
 };
 
 /// Options of a scheme: who holds what, and when gradients are reduced.
@@ -78,7 +78,7 @@ struct SchemeOptions {
   bool all_reduce_every_micro_batch = false;
   bool deterministic = false;  ///< gradients are folded over all ranks in the order of ranks, every micro-batch
   /// Mesh that takes the place of strategy and group_size; `reshard_after_forward` is true or false then.
-  std::optional<MeshPlan> mesh = {};
+  std::optional<MeshLayout> mesh = {};
   bool operator==(const SchemeOptions&) const = default;
 };
 
@@ -144,8 +144,8 @@ class ShardScheme {
   std::string describe() const;
 
  private:
-  ShardScheme(SchemeOptions options, const MeshPlan& plan, const SubGrid& grid);
-  void set_roles(const MeshPlan& plan);
+  ShardScheme(SchemeOptions options, const MeshLayout& layout, const SubGrid& grid);
+  void set_roles(const MeshLayout& layout);
   void check_roles() const;
 
   SchemeOptions options_;
