@@ -187,7 +187,7 @@ TEST_CASE("a checkpoint of what the host keeps is copied from there: nothing com
   plan.apply_order(session.runtime());
   session.enqueue_step(1, 1e-2f, tiny_samples(config), 0);
   session.finish_step();
-  session.runtime().executor().due_updates().settle();
+  session.runtime().executor().deferred_updates().settle();
   const TempDir folder;
   device->trace().clear();
   device->trace().start();

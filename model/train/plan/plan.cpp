@@ -170,7 +170,7 @@ class MetaRun {
 
   void step(std::int64_t number) { session_->enqueue_step(number, 0, read_, false); }
   /// Makes the updates that are left for the next step, as a checkpoint behind a step does.
-  void settle() { session_->runtime().executor().due_updates().settle(); }
+  void settle() { session_->runtime().executor().deferred_updates().settle(); }
   /// Does the work of a run beside its steps.
   void rest() {
     const Config& config = session_->config();

@@ -286,7 +286,7 @@ class CheckpointSaver {
 
 std::string save(const TrainingState& state, const std::string& root, const CheckpointInfo& info, FileWatch* watch) {
   state.executor.step().check_between_steps("save()");
-  state.executor.due_updates().settle();
+  state.executor.deferred_updates().settle();
   state.executor.context().device().synchronize();
   CheckpointSaver saver(state, root, info, watch);
   saver.attempt([&] {
@@ -337,7 +337,7 @@ std::int64_t BackgroundSave::held_bytes(const Executor& executor, const Optimize
 BackgroundSave::BackgroundSave(const TrainingState& state, const std::string& root, const CheckpointInfo& info,
                                FileWatch* watch, const Buffer& held) {
   state.executor.step().check_between_steps("a BackgroundSave");
-  state.executor.due_updates().settle();
+  state.executor.deferred_updates().settle();
   state.executor.context().device().synchronize();
   state_ = std::make_unique<State>(state, root, info, watch);
   state_->saver.attempt([&] {

@@ -136,7 +136,7 @@ StateByName state_by_name(const TrainingState& state, const StateOptions& option
   check_not_partitioned(state.executor, "state_by_name()");
   state.executor.step().check_no_micro_batch("state_by_name()");
   state.executor.step().check_not_swapped("state_by_name()");
-  state.executor.due_updates().settle();
+  state.executor.deferred_updates().settle();
   StateByName result;
   Reader(state, options, result).run();
   return result;

@@ -237,11 +237,11 @@ void Executor::run(const std::vector<Action>& actions) {
     if (is_freed && checks_all_written_ && unit.is_waited_for) write_check_.compare(unit, Unsharder::full_buffer(unit));
     switch (action.kind) {
       case Action::Kind::gather:
-        due_updates_.before_gather(action.unit);
+        deferred_updates_.before_gather(action.unit);
         unsharder_.gather(unit);
         break;
       case Action::Kind::two_level_gather:
-        due_updates_.before_gather(action.unit);
+        deferred_updates_.before_gather(action.unit);
         unsharder_.two_level_gather(unit);
         break;
       case Action::Kind::gather_secondary: unsharder_.gather_secondary(unit); break;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/shard/execute/due_updates.h"
+#include "runtime/shard/execute/deferred_updates.h"
 #include "runtime/shard/execute/grad_reducer.h"
 #include "runtime/shard/execute/order_check.h"
 #include "runtime/shard/execute/scope_transfer.h"
@@ -111,9 +111,9 @@ class Executor {
   /// The host filled the master shards while the device was idle: their compute copies follow, and the next gathers
   /// wait for those. `are_new`: they come from outside, so that replicas are compared again.
   void masters_loaded(bool are_new = true);
-  /// Updates that are left for the next forward. Settle them before you read or write masters, moments or gradients
+  /// Updates that are deferred to the next forward. Settle them before you read or write masters, moments or gradients
   /// where they are kept.
-  DueUpdates& due_updates() { return due_updates_; }
+  DeferredUpdates& deferred_updates() { return deferred_updates_; }
   /// Link by which shards that the host keeps come and go.
   HostLink& link() { return link_; }
   /// Services for an UnshardScope: what moves whole units, and what looks at what is written there.
@@ -211,7 +211,7 @@ class Executor {
   std::vector<FlatParameter> units_;
   std::vector<Parameter*> ignored_;
   StepState step_{units_};
-  DueUpdates due_updates_{context_};
+  DeferredUpdates deferred_updates_{context_};
   WriteCheck write_check_{context_, everybody_};
   std::unique_ptr<OrderCheck> order_check_;
   bool has_mixed_norms_ = false, checks_all_written_ = false, has_initial_weights_ = true;

@@ -66,7 +66,7 @@ void Executor::end_transient_gradients() {
 }
 
 void Executor::keep_gradients() {
-  due_updates_.settle();
+  deferred_updates_.settle();
   for (FlatParameter& unit : units_) {
     const MemoryOwner owner(context_.device().memory(), unit.name);
     if (!unit.grad && !unit.host_grad && !unit.is_frozen)

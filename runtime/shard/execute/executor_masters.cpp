@@ -167,12 +167,12 @@ bool Executor::has_zero_copy() const {
 }
 
 void Executor::wait_readers() {
-  due_updates_.settle();
+  deferred_updates_.settle();
   if (has_zero_copy()) norm_comm().barrier(context_.stream(), "readers");
 }
 
 void Executor::read_full(int unit_index, const UseParameter& use) {
-  due_updates_.settle();
+  deferred_updates_.settle();
   FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
   Memory memory;
   const Buffer full = unsharder_.gather_masters(unit, memory);

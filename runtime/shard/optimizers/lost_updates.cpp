@@ -137,7 +137,7 @@ void LostUpdates::count(const Kept& kept) {
 }
 
 void LostUpdates::end() {
-  executor_.due_updates().settle();
+  executor_.deferred_updates().settle();
   Context& context = executor_.context();
   context.launch({"zero_lost", {}, {counts()}},
                  [&kernels = context.kernels(), out = counts()](ExecContext& exec) { kernels.zero(exec, out); });

@@ -97,7 +97,7 @@ void Optimizer::set_scalars(float lr, std::int64_t step_number) {
   if (!std::isfinite(lr) || lr < 0)
     throw UsageError(fmt::format("the learning rate is {}", lr), "pass a finite number, 0 or above");
   executor_.step().check_not_swapped(fmt::format("a step of {}", name_));
-  executor_.due_updates().settle();  // they go by the last ones
+  executor_.deferred_updates().settle();  // they go by the last ones
   executor_.context().stream().wait(scalars_read_);
   set_slots();
   std::vector<StepScalars> values;

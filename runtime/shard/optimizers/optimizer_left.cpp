@@ -21,7 +21,7 @@ bool Optimizer::is_left(const FlatParameter& unit) const {
 
 void Optimizer::settle() noexcept {
   try {
-    executor_.due_updates().settle();
+    executor_.deferred_updates().settle();
   } catch (const std::exception&) {  // thrown by a device that has failed, whose error says more
   }
 }
@@ -32,7 +32,7 @@ void Optimizer::leave_updates(const std::vector<int>& units) {
   const Context& context = executor_.context();
   context.launch({"mark_update", {}, {mark}},
                  upload_of(context.kernels(), mark, std::vector{-static_cast<float>(++left_steps_)}));
-  executor_.due_updates().leave(units, [this](int unit, std::optional<int> next) {
+  executor_.deferred_updates().defer(units, [this](int unit, std::optional<int> next) {
     if (!std::exchange(is_confirmed_, true)) {
       confirm_update();
       if (host_scalars_) bring_scalars();

@@ -133,7 +133,7 @@ void ShardedRuntime::end_micro_batch() {
   }
   context_.device().memory().set_owner({});
   run(scheduler().end_micro_batch());
-  executor_.due_updates().settle();  // updates of units that took no part
+  executor_.deferred_updates().settle();  // updates of units that took no part
   report_pending();
   if (mode_ == Mode::train && is_last_) executor_.report_rest();
   executor_.settle_written();

@@ -65,7 +65,7 @@ void UnshardScope::wait_gradients() {
 }
 
 void UnshardScope::enter_all() {
-  runtime_.executor().due_updates().settle();
+  runtime_.executor().deferred_updates().settle();
   entered_.reserve(units_.size());
   for (const int unit : units_) {
     entered_.push_back({.unit = unit});

@@ -1,11 +1,11 @@
-#include "runtime/shard/execute/due_updates.h"
+#include "runtime/shard/execute/deferred_updates.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace zs {
 
-void DueUpdates::leave(std::vector<int> units, Update update) {
+void DeferredUpdates::defer(std::vector<int> units, Update update) {
   settle();
   const auto place_of = [&](int unit) { return std::find(gathered_.begin(), gathered_.end(), unit); };
   std::stable_sort(units.begin(), units.end(), [&](int a, int b) { return place_of(a) < place_of(b); });
@@ -14,17 +14,17 @@ void DueUpdates::leave(std::vector<int> units, Update update) {
   gathered_.clear();
 }
 
-void DueUpdates::before_gather(int unit) {
+void DeferredUpdates::before_gather(int unit) {
   if (std::find(gathered_.begin(), gathered_.end(), unit) == gathered_.end()) gathered_.push_back(unit);
   while (std::find(due_.begin(), due_.end(), unit) != due_.end()) update_next();
 }
 
-void DueUpdates::settle() {
+void DeferredUpdates::settle() {
   while (!due_.empty()) update_next();
 }
 
 /// Makes the next update, in a phase of its own within a forward's.
-void DueUpdates::update_next() {
+void DeferredUpdates::update_next() {
   const int unit = due_.back();
   due_.pop_back();
   Trace& trace = context_.device().trace();
