@@ -161,8 +161,8 @@ void StepBench::run_steps(Device& device, const TrainPlan& plan, const NcclOptio
 
 void StepBench::time_steps(Session& session, StepReport& report) {
   for (std::int64_t i = 0; i < options_.warmup; ++i) step(session, report);
-  if (const std::string news = session.products().take_news(); world_.rank() == 0 && !news.empty())
-    print_to_stderr("bench_step: {}\n", news);
+  if (const std::string message = session.products().take_message(); world_.rank() == 0 && !message.empty())
+    print_to_stderr("bench_step: {}\n", message);
   std::vector<double> durations;
   for (std::int64_t i = 0; i < options_.steps; ++i) durations.push_back(step(session, report));
   report.step_ms = median(durations);

@@ -29,7 +29,7 @@ struct Left {
 struct RankRun {
   Left left;
   std::int64_t captures = 0, replays = 0;
-  std::vector<std::string> news = {};
+  std::vector<std::string> messages = {};
 };
 /// On one rank, before it is given that step.
 using Before = std::function<void(std::int64_t step, int rank, CudaDevice& device, Session& session)>;
@@ -47,7 +47,7 @@ void do_steps(const Config& config, World& world, CudaDevice& device, const Trai
           fmt::format("step {} took {} bytes, planned were {}", step, result.peak_bytes, plan.step_peak_bytes));
     run.left.losses.insert(run.left.losses.end(), result.losses.begin(), result.losses.end());
     run.left.norms.push_back(result.grad_norm);
-    if (StepReplay* const replay = session.replay()) run.news.push_back(replay->take_news(step));
+    if (StepReplay* const replay = session.replay()) run.messages.push_back(replay->take_message(step));
     if (config.run.validate_every > 0)
       run.left.losses.push_back(static_cast<float>(session.validate(tiny_samples(config))));
   }
@@ -182,7 +182,7 @@ TEST_CASE("a rank that cannot replay a step takes the others along, and so does 
     // no longer.
     CHECK(replays[rank] ==
           (is_timed ? std::vector<std::int64_t>{0, 0, 0, 0, 1} : std::vector<std::int64_t>{0, 0, 1, 1, 2}));
-    CHECK(runs[rank].news[is_timed ? 1 : 0] ==
+    CHECK(runs[rank].messages[is_timed ? 1 : 0] ==
           (is_timed ? fmt::format("step 2: not captured as a CUDA graph: its operations are timed (rank {})", odd_one)
                     : ""));
   }

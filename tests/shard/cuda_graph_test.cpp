@@ -271,9 +271,9 @@ TEST_CASE("nothing is captured while the order is recorded or work is timed, and
   std::optional<StepVerifier> verifier;
   const bool is_timed = GENERATE(false, true);
   is_timed ? run.device->profile().start() : void(verifier.emplace(*run.device));
-  std::vector<std::string> news;
+  std::vector<std::string> messages;
   const Outcome outcome = outcome_of(run, [&](std::int64_t step) {
-    news.push_back(run.session->replay()->take_news(step));
+    messages.push_back(run.session->replay()->take_message(step));
     if (step > 2) return;
     CHECK(run.captures() == 0);
     if (verifier) CHECK_NOTHROW(verifier->check("the step"));
@@ -282,9 +282,9 @@ TEST_CASE("nothing is captured while the order is recorded or work is timed, and
   });
   CHECK(outcome == expected);
   const std::string why = is_timed ? "its operations are timed" : "its order is recorded";
-  CHECK(news == std::vector<std::string>{"step 1: not captured as a CUDA graph: " + why, "",
-                                         "step 3: captured as a CUDA graph, which steps replay from here on", "", "",
-                                         ""});
+  CHECK(messages == std::vector<std::string>{"step 1: not captured as a CUDA graph: " + why, "",
+                                             "step 3: captured as a CUDA graph, which steps replay from here on", "",
+                                             "", ""});
   CHECK(run.captures() == 1);
 }
 

@@ -18,7 +18,7 @@ constexpr double kSlow_ms = 1e6;
 struct RankRun {
   std::vector<float> losses = {};
   std::string weights = {}, chosen = {};
-  std::vector<std::string> news = {};           // after each step
+  std::vector<std::string> messages = {};       // after each step
   std::vector<std::vector<int>> products = {};  // the same, of each candidate so far
 
   /// Those of the steps behind the first, or of all steps.
@@ -41,14 +41,14 @@ RankRun train(GpuMachine& machine, World& world, CudaDevice& device, const Train
   Session session(device, world, config);
   plan.apply_order(session.runtime());
   session.products().restore(saved);
-  run.news.push_back(session.products().take_news());
+  run.messages.push_back(session.products().take_message());
   for (std::int64_t step = 1; step <= kSteps; ++step) {
     session.enqueue_step(step, 1e-2f, tiny_samples(config), false);
     const StepResult result = session.finish_step();
     if (result.peak_bytes != plan.step_peak_bytes)
       throw std::runtime_error(fmt::format("{} bytes, planned were {}", result.peak_bytes, plan.step_peak_bytes));
     run.losses.insert(run.losses.end(), result.losses.begin(), result.losses.end());
-    run.news.push_back(session.products().take_news());
+    run.messages.push_back(session.products().take_message());
     std::vector<int> counts;
     for (int candidate = 0; candidate < kCandidates; ++candidate)
       counts.push_back(machine.emulated_cublas()->products_by(candidate, world.rank()));
@@ -108,13 +108,13 @@ TEST_CASE(
     CHECK(run.products[0][0] > run.products[0][kFastest]);
     check_is_fastest_after(1, run);
     CHECK(run.chosen == runs[0].chosen);
-    CHECK_THAT(run.news[1],
+    CHECK_THAT(run.messages[1],
                Catch::StartsWith("products: ") && Catch::Contains(" by another algorithm than cuBLASLt's"));
-    CHECK(run.news[0] + run.news[2] + run.news[3] == "");
+    CHECK(run.messages[0] + run.messages[2] + run.messages[3] == "");
   }
   CHECK_THAT(runs[0].chosen, Catch::StartsWith("Emulated, cuBLASLt 130200\n"));
   CHECK(expected[0].chosen.empty());
-  for (const std::string& news : expected[0].news) CHECK(news.empty());
+  for (const std::string& message : expected[0].messages) CHECK(message.empty());
 }
 
 TEST_CASE("a run that goes on computes its first step by the choices that were saved, and times nothing") {
@@ -124,8 +124,8 @@ TEST_CASE("a run that goes on computes its first step by the choices that were s
   for (const RankRun& run : train(ranks, config, {chosen, chosen})) {
     check_is_fastest_after(0, run);
     CHECK(run.chosen == chosen);
-    CHECK_THAT(run.news[0], Catch::StartsWith("products as in the checkpoint: "));
-    CHECK(run.news[1].empty());
+    CHECK_THAT(run.messages[0], Catch::StartsWith("products as in the checkpoint: "));
+    CHECK(run.messages[1].empty());
   }
 }
 
@@ -137,8 +137,8 @@ TEST_CASE("a run that goes on with other micro-batches times the products that t
   config.train.global_batch *= 2;
   const std::vector<RankRun> runs = train(ranks, config, {chosen, chosen});
   for (const RankRun& run : runs) {
-    CHECK_THAT(run.news[0], Catch::StartsWith("products as in the checkpoint: "));
-    CHECK_THAT(run.news[1], Catch::StartsWith("products: "));
+    CHECK_THAT(run.messages[0], Catch::StartsWith("products as in the checkpoint: "));
+    CHECK_THAT(run.messages[1], Catch::StartsWith("products: "));
     CHECK(run.products[0][0] > 0);
     check_is_fastest_after(1, run);
     CHECK(run.chosen != chosen);
@@ -152,9 +152,10 @@ TEST_CASE("choices that are for another GPU or library than some rank's are not 
   std::vector<std::string> saved(2, train(2, config)[0].chosen);
   saved[static_cast<std::size_t>(odd_one)].insert(0, "Another ");
   for (const RankRun& run : train(2, config, saved)) {
-    CHECK_THAT(run.news[0], Catch::StartsWith("products are timed again, not as in the checkpoint: those are for ") &&
-                                Catch::EndsWith(fmt::format("rank {} has Emulated, cuBLASLt 130200", odd_one)));
-    CHECK_THAT(run.news[1], Catch::StartsWith("products: "));
+    CHECK_THAT(run.messages[0],
+               Catch::StartsWith("products are timed again, not as in the checkpoint: those are for ") &&
+                   Catch::EndsWith(fmt::format("rank {} has Emulated, cuBLASLt 130200", odd_one)));
+    CHECK_THAT(run.messages[1], Catch::StartsWith("products: "));
     CHECK(run.products[0][0] > 0);
     check_is_fastest_after(1, run);
   }
@@ -167,7 +168,7 @@ TEST_CASE("where a rank has another library than the first one, all ranks keep c
   machine.give_others(other);
   for (const RankRun& run : train(machine, 2, tuned(2))) {
     CHECK(
-        run.news[1] ==
+        run.messages[1] ==
         "products by cuBLASLt's first algorithms, not by the fastest: those are for Emulated, cuBLASLt 130200, rank 1 "
         "has Emulated, cuBLASLt 130300");
     CHECK(run.chosen.empty());

@@ -33,10 +33,10 @@ WatchOptions watch_options(const Config& config) {
           .line = [](const Error& error, const std::string& place) { return error_line(error, place); }};
 }
 
-void RankWatch::run_in(const std::string& run_dir, const std::string& way_on) const {
+void RankWatch::run_in(const std::string& run_dir, const std::string& resume_hint) const {
   if (watchdog_ == nullptr) return;
   watchdog_->record_to(run_dir + "/flight");
-  watchdog_->advise("no checkpoint is saved yet: " + way_on);
+  watchdog_->advise("no checkpoint is saved yet: " + resume_hint);
 }
 
 void RankWatch::finished() const {

@@ -24,7 +24,7 @@ class RankWatch {
   }
   bool hit(std::string_view fault) const { return watchdog_ != nullptr && watchdog_->faults().hit(fault); }
   /// Makes records go to the run's folder from here on, and the line say how to go on.
-  void run_in(const std::string& run_dir, const std::string& way_on) const;
+  void run_in(const std::string& run_dir, const std::string& resume_hint) const;
   /// The run is over, and its weights are there.
   void finished() const;
   /// A checkpoint of this step is there.

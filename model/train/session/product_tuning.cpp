@@ -20,15 +20,15 @@ bool ProductTuning::adopt(const std::string& text, const char* taken, const char
   const std::string own = choices_->made_for();
   const World::Agreement other = world_.agree(text.starts_with(own + '\n') ? 0 : 1, own);
   if (other.code != 0) {
-    news_ = fmt::format("{}: those are for {}, rank {} has {}", refused, text.substr(0, text.find('\n')), other.rank,
-                        other.message);
+    message_ = fmt::format("{}: those are for {}, rank {} has {}", refused, text.substr(0, text.find('\n')), other.rank,
+                           other.message);
     return false;
   }
   choices_->adopt(text);
   chosen_ = text;
   const ProductChoices::Summary& all = choices_->summary();
-  news_ = fmt::format("{}: {} of {} by another algorithm than cuBLASLt's first, {:.3f} ms less for one of each", taken,
-                      all.changed, all.products, all.saved_ms);
+  message_ = fmt::format("{}: {} of {} by another algorithm than cuBLASLt's first, {:.3f} ms less for one of each",
+                         taken, all.changed, all.products, all.saved_ms);
   return true;
 }
 
@@ -43,7 +43,7 @@ void ProductTuning::after_step() {
   const bool is_new = measured != chosen_;
   if (!adopt(measured, "products", "products by cuBLASLt's first algorithms, not by the fastest")) chosen_ = "";
   choices_->settle(chosen_);
-  if (!is_new) news_ = "";
+  if (!is_new) message_ = "";
 }
 
 }  // namespace zs

@@ -28,7 +28,7 @@ class ProductTuning {
   /// Choices for a checkpoint, the same on every rank; empty: nothing is chosen.
   const std::string& chosen() const { return chosen_; }
   /// A line to tell, once. Empty: nothing new.
-  std::string take_news() { return std::exchange(news_, {}); }
+  std::string take_message() { return std::exchange(message_, {}); }
 
  private:
   /// Adopts the choices if they can be used on all ranks; true if so. The message: `taken` and what it comes to, or
@@ -37,7 +37,7 @@ class ProductTuning {
 
   World& world_;
   ProductChoices* const choices_;  // null: nothing is timed
-  std::string chosen_, news_;
+  std::string chosen_, message_;
 };
 
 }  // namespace zs

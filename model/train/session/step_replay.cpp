@@ -27,7 +27,7 @@ void StepReplay::run(std::uint64_t key, const std::function<void()>& enqueue) {
   // addresses.
   const StepChoice choice = agreement_->choose(enqueued_ == kind, captured_ == kind ? name_ : 0, obstacle());
   if (!choice.obstacle.empty() && !std::exchange(has_told_obstacle_, true))
-    news_ = "not captured as a CUDA graph: " + choice.obstacle;
+    message_ = "not captured as a CUDA graph: " + choice.obstacle;
   if (choice.way == StepWay::enqueue) return enqueue_as_ever(kind, enqueue);
   if (choice.way == StepWay::capture) capture(kind, enqueue);
   peak_bytes_ = graph_peak_bytes_;
@@ -53,7 +53,7 @@ void StepReplay::capture(const Kind& kind, const std::function<void()>& enqueue)
   // The host's view of memory is then what it was before, so that it holds for the next replay too.
   if (device_.memory().layout() == kind.layout) captured_ = kind;
   graph_peak_bytes_ = device_.memory().peak_bytes();
-  if (++captures_ == 1) news_ = "captured as a CUDA graph, which steps replay from here on";
+  if (++captures_ == 1) message_ = "captured as a CUDA graph, which steps replay from here on";
 }
 
 }  // namespace zs

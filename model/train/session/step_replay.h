@@ -35,8 +35,8 @@ class StepReplay {
   std::int64_t replays() const { return replays_; }
   /// A line to tell, once, after step `step`: the first was captured, or cannot be just now, by this rank or another.
   /// Empty: nothing new.
-  std::string take_news(std::int64_t step) {
-    return news_.empty() ? "" : "step " + std::to_string(step) + ": " + std::exchange(news_, {});
+  std::string take_message(std::int64_t step) {
+    return message_.empty() ? "" : "step " + std::to_string(step) + ": " + std::exchange(message_, {});
   }
 
  private:
@@ -57,7 +57,7 @@ class StepReplay {
   std::optional<Kind> captured_, enqueued_;  // the graph's; of the last step, if it was enqueued as ever
   std::int64_t peak_bytes_ = 0, graph_peak_bytes_ = 0, captures_ = 0, replays_ = 0;
   bool has_told_obstacle_ = false;
-  std::string news_;
+  std::string message_;
 };
 
 }  // namespace zs

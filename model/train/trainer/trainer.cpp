@@ -57,7 +57,7 @@ int Trainer::run() {
   } catch (const Error& error) {  // an error of this rank alone: a disk that is full
     if (error.code() != ExitCode::io) throw;
     throw Error(error.code(), error.what_happened(), error.where(),
-                fmt::format("{}, then {}", error.what_to_do(), way_on()));
+                fmt::format("{}, then {}", error.what_to_do(), resume_hint()));
   }
 }
 
@@ -86,7 +86,7 @@ int Trainer::prepare() {
   if (const int code = agreed(world_, create); code != 0) return code;
   run_dir_ = shared(run_dir_);
   has_checkpoint_ = goes_on_;
-  watch_.run_in(run_dir_, way_on());
+  watch_.run_in(run_dir_, resume_hint());
   if (has_checkpoint_) watch_.saved(resume_->step);
   return 0;
 }
@@ -329,8 +329,8 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
     return static_cast<int>(error.code());
   }
   if (world_.size() > 1) tell("warning", stragglers_.after_step(result.waits, seconds));
-  tell("note", session_->products().take_news());
-  if (StepReplay* const replay = session_->replay()) tell("note", replay->take_news(step));
+  tell("note", session_->products().take_message());
+  if (StepReplay* const replay = session_->replay()) tell("note", replay->take_message(step));
   stop_ = std::max(stop_, static_cast<StopReason>(result.stop));
   is_save_due_ = result.is_save_due, is_writing_ = result.is_writing;
   lacks_data_ = result.lacks_data;

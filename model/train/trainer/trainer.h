@@ -112,7 +112,7 @@ class Trainer {
   /// Only those that the run's mark lists.
   void prune_own_checkpoints();
   /// Hint of how the run can go on after it has ended early: "go on with --resume latest".
-  std::string way_on() const;
+  std::string resume_hint() const;
   std::string save_final_weights();
   void print_header() const;
   /// Prints how to end the run with time to save, where mpirun would leave little.

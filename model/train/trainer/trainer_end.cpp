@@ -84,7 +84,7 @@ int Trainer::try_to_save(std::int64_t step, bool is_last_chance, const std::func
     } catch (const AgreedError& error) {
       if (is_last_chance || config_.checkpoint.on_full != "warn" || !is_for_lack_of_space(error))
         throw AgreedError(error.code(), error.what_happened(), error.where(),
-                          fmt::format("{}, then {}", error.what_to_do(), way_on()));
+                          fmt::format("{}, then {}", error.what_to_do(), resume_hint()));
       warning =
           fmt::format("the checkpoint of step {} is not saved, and the run goes on: {}", step, error.what_happened());
     }

@@ -47,7 +47,7 @@ int Trainer::load_checkpoint() {
   return collectively(world_, "", [&] {
     CheckpointInfo info = load({world_, session_->runtime().executor(), session_->optimizer()}, resume_->checkpoint);
     session_->products().restore(info.attributes[ProductTuning::kAttribute]);
-    tell("note", session_->products().take_news());
+    tell("note", session_->products().take_message());
     if (has_checkpoint_) saved_step_ = resume_->step;
     find_best();
     together(world_, [&] { take_up_run(); });
@@ -99,9 +99,9 @@ void Trainer::end_views(int code) {
     views_->end(RunState::finished, "");
   } else if (code == static_cast<int>(ExitCode::stopped)) {
     const std::string why = stop_ == StopReason::request ? "on request" : "in time for " + limit_->name();
-    views_->end(RunState::stopped, fmt::format("{}; {}", why, way_on()));
+    views_->end(RunState::stopped, fmt::format("{}; {}", why, resume_hint()));
   } else {
-    views_->end(RunState::failed, fmt::format("with exit code {}; {}", code, way_on()));
+    views_->end(RunState::failed, fmt::format("with exit code {}; {}", code, resume_hint()));
   }
   if (code != 0) return;  // the last line has been printed
   for (const std::string& warning : views_->take_warnings()) tell("warning", warning);
@@ -117,7 +117,7 @@ void Trainer::explain_steps() {
   }
 }
 
-std::string Trainer::way_on() const {
+std::string Trainer::resume_hint() const {
   if (has_checkpoint_) return can_go_on(run_dir_) ? "go on with --resume latest" : "start again in another run.dir";
   return resume_ ? "start again with --overwrite"
                  : "start again with --resume auto";  // begun from another run's checkpoint, or from none
