@@ -108,6 +108,10 @@ TEST_CASE("a manifest of parts reads back as it was written; parts that do not m
             example_of_parts())) == "the parts of wte.weight are not those of one tensor");
   CHECK(refusal(forged([](json& j) { std::swap(j["tensors"][0]["part"], j["tensors"][3]["part"]); },
                        example_of_parts())) == "wte.weight lacks a part");
+  CheckpointManifest one = example_of_parts();
+  one.tensors.pop_back();
+  one.files[1].segments.pop_back();
+  CHECK(refusal(to_text(one)) == "the parts of wte.weight are not those of one tensor");
 }
 
 TEST_CASE("C3: a manifest cut anywhere, or longer by a byte, is refused", "[checkpoint]") {
