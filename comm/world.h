@@ -8,6 +8,7 @@
 
 #include "comm/communicator.h"
 #include "comm/health/watch_options.h"
+#include "runtime/base/launch.h"
 
 namespace zs {
 
@@ -128,10 +129,9 @@ std::unique_ptr<World> make_meta_world(int rank, int size, TransportInfo stands_
 std::unique_ptr<World> make_null_world(World& real);
 std::unique_ptr<World> make_null_world(std::unique_ptr<World> real);
 
-/// Ways in which a process is launched, read off the environment, before MPI is touched.
-enum class Launch { single, mpirun };
-/// Launch of this process. Throws Error(usage) when a launcher's variables (PMI_SIZE, SLURM_STEP_NUM_TASKS in a step of
-/// srun, MPI_LOCALNRANKS, WORLD_SIZE ...) say several ranks and Open MPI's do not.
+/// Launch of this process, read off the environment, before MPI is touched: without a launcher, or with one that is not
+/// mpirun and has started one rank, that of a process alone. Throws Error(usage) when a launcher has started several
+/// ranks that this program's MPI cannot connect; it says the right command for that launcher.
 Launch detect_launch();
 
 /// Version of the MPI library that this process has loaded: "Open MPI v4.1.4". May be asked before MPI has started.

@@ -78,7 +78,7 @@ std::string first_of(const CommandLine& line) {
 }
 
 std::unique_ptr<zs::World> ranks_of(const CommandLine& line, std::optional<zs::Error>& problem) {
-  if (zs::detect_launch() != zs::Launch::mpirun)
+  if (!zs::detect_launch().is_by_mpi())
     throw zs::Error(zs::ExitCode::usage, "there are no ranks to measure", {}, "start it with mpirun -q -np N");
   return zs::bench::ranks_over(line.device == "cuda" || is_any_between_gpus(line) ? "auto" : first_of(line), problem);
 }

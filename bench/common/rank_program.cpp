@@ -111,7 +111,7 @@ std::unique_ptr<World> ranks_over(const std::string& transport, std::optional<Er
 }
 
 std::unique_ptr<World> launched_world(std::optional<Error>& problem) {
-  return detect_launch() == Launch::mpirun ? ranks_over("auto", problem) : make_single_world(watched());
+  return detect_launch().is_by_mpi() ? ranks_over("auto", problem) : make_single_world(watched());
 }
 
 void add_min_time_option(CLI::App& app, double& seconds, const char* what) {

@@ -29,7 +29,7 @@ void add_options(CLI::App& app, CommandLine& line) {
 }
 
 std::unique_ptr<zs::World> one_rank(std::optional<zs::Error>& problem) {
-  if (zs::detect_launch() == zs::Launch::mpirun && !problem)
+  if (zs::detect_launch().is_by_mpi() && !problem)
     problem.emplace(zs::ExitCode::usage, "ranks would disturb each other's times", "mpirun",
                     "start bench_kernels without mpirun");
   return zs::bench::launched_world(problem);

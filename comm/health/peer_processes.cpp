@@ -19,6 +19,7 @@
 #include "comm/host/file_size.h"
 #include "comm/host/sealed_file.h"
 #include "runtime/base/check.h"
+#include "runtime/base/launch.h"
 #include "runtime/base/parse_integer.h"
 #include "runtime/base/proc_file.h"
 
@@ -28,18 +29,16 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kPageName = "zshard-flight";
-constexpr const char* kJobVariable = "PMIX_NAMESPACE";
-constexpr const char* kRankVariable = "OMPI_COMM_WORLD_RANK";
 
-/// Variable of an environment as /proc shows it.
-std::optional<std::string_view> variable(std::string_view environment, std::string_view name) {
+/// Variable of an environment as /proc shows it: each entry ends with a zero byte, the last one with the text's own.
+const char* variable(std::string_view environment, std::string_view name) {
   while (!environment.empty()) {
     const std::string_view entry = environment.substr(0, environment.find('\0'));
     if (entry.size() > name.size() && entry.starts_with(name) && entry[name.size()] == '=')
-      return entry.substr(name.size() + 1);
+      return entry.data() + name.size() + 1;
     environment.remove_prefix(std::min(environment.size(), entry.size() + 1));
   }
-  return std::nullopt;
+  return nullptr;
 }
 
 /// True if a process runs with this user's rights alone. Of a program that runs with others' (setuid) the environment,
@@ -110,12 +109,13 @@ std::string PeerProcess::path(std::string_view name) const { return fmt::format(
 bool PeerProcess::read(std::string_view job) {
   if (!is_own_user(read_proc_file(path("status")))) return false;
   const std::string environment = read_proc_file(path("environ"));
-  if (variable(environment, kJobVariable) != job) return false;
-  rank_ = parse_integer<int>(variable(environment, kRankVariable).value_or("")).value_or(-1);
+  const Launch launch = read_launch([&](const char* name) { return variable(environment, name); });
+  if (launch.job != job) return false;
+  rank_ = launch.rank;
   process_ = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid_), 0));
   const std::string stat = read_proc_file(path("stat"));  // last: while it is there, nobody else has its number
   const std::string_view fields = after_name(stat);       // "S 4321 ..."
-  if (rank_ < 0 || fields.size() < 3) return false;
+  if (fields.size() < 3) return false;
   parent_ = parse_integer<int>(fields.substr(2, fields.find(' ', 2) - 2)).value_or(0);
   take_page();
   return true;
@@ -167,11 +167,6 @@ char PeerProcess::state() const {
 
 bool set_all(std::span<std::atomic<bool>* const> marks) noexcept {
   return std::none_of(marks.begin(), marks.end(), [](std::atomic<bool>* mark) { return mark->exchange(true); });
-}
-
-std::string job_name() {
-  const char* const name = std::getenv(kJobVariable);
-  return name != nullptr ? name : "";
 }
 
 std::vector<std::unique_ptr<PeerProcess>> find_peer_processes(int own_rank, std::string_view job) {

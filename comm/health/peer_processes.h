@@ -75,8 +75,4 @@ bool set_all(std::span<std::atomic<bool>* const> marks) noexcept;
 /// a page is in there too: it has not begun, or waits in a wrapper. Nothing without a job.
 std::vector<std::unique_ptr<PeerProcess>> find_peer_processes(int own_rank, std::string_view job);
 
-/// Name that distinguishes this job from others on this host; empty without one. From the environment, which MPI
-/// changes as it starts: asked before that.
-std::string job_name();
-
 }  // namespace zs

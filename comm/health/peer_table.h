@@ -16,13 +16,14 @@ namespace zs {
 /// has ended, since what its page says still counts. Owned by a Watchdog; any thread.
 class PeerTable {
  public:
-  /// `host_ranks`: how many ranks of the job there are on the host. `job`: job_name(); empty: there are no others.
+  /// `host_ranks`: how many ranks of the job there are on the host. `job`: Launch::job; empty: there are no others.
   PeerTable(int own_rank, int host_ranks, std::string job)
       : own_rank_(own_rank), host_ranks_(host_ranks), job_(std::move(job)) {}
 
   /// Looks for processes until the page of every rank is known.
   void find();
   int host_ranks() const { return host_ranks_; }
+  void set_host_ranks(int ranks) { host_ranks_ = ranks; }
   /// `still_s`: of a rank that has no page.
   std::vector<RankView> views(double still_s) const;
   const StatusPage* page_of(int rank) const;
@@ -45,7 +46,8 @@ class PeerTable {
  private:
   bool has_all() const;
 
-  int own_rank_, host_ranks_;
+  int own_rank_;
+  std::atomic<int> host_ranks_;
   std::string job_;
   mutable std::mutex mutex_;  // guards what follows; held for moments
   std::vector<std::unique_ptr<PeerProcess>> peers_;

@@ -44,10 +44,6 @@ std::uint64_t io_bytes(int thread) {
   return sum;
 }
 
-int in_environment(const char* variable, int otherwise) {
-  return number_in_environment<int>(variable).value_or(otherwise);
-}
-
 std::int64_t cpu_ns_of_this_thread() {
   timespec spent{};
   return clock_gettime(CLOCK_THREAD_CPUTIME_ID, &spent) == 0 ? spent.tv_sec * 1'000'000'000 + spent.tv_nsec : 0;
@@ -57,16 +53,16 @@ std::int64_t cpu_ns_of_this_thread() {
 
 Watchdog::Watchdog(const WatchOptions& options)
     : options_(options),
-      faults_(FaultInjector::from_environment(in_environment("OMPI_COMM_WORLD_RANK", 0))),
+      launch_(read_launch()),
+      faults_(FaultInjector::from_environment(launch_.rank)),
       host_name_(name_of_host()),
       own_(std::make_unique<OwnStatusPage>()),
       page_(own_->page()),
-      peers_(in_environment("OMPI_COMM_WORLD_RANK", 0),
-             in_environment("OMPI_COMM_WORLD_LOCAL_SIZE", in_environment("OMPI_COMM_WORLD_SIZE", 1)), job_name()),
+      peers_(launch_.rank, std::max(1, launch_.local_size), launch_.job),
       host_thread_(gettid()),
-      launcher_(getppid()) {
-  page_.rank = in_environment("OMPI_COMM_WORLD_RANK", 0);
-  page_.size = in_environment("OMPI_COMM_WORLD_SIZE", 1);
+      launcher_pid_(getppid()) {
+  page_.rank = launch_.rank;
+  page_.size = std::max(1, launch_.size);
   page_.pid = getpid();
   enter(Phase::init);
   page_.heartbeat_ns = monotonic_ns();
@@ -193,7 +189,7 @@ void Watchdog::poll() {
   check_limit();
 }
 
-/// True if a rank that is a thread has failed: of other ranks, mpirun knows that one has ended.
+/// True if a rank that is a thread has failed: of other ranks, the launcher knows that one has ended.
 bool Watchdog::has_new_failure() {
   return threads_ != nullptr && threads_->has_failed && !std::exchange(has_seen_failure_, true);
 }
@@ -211,6 +207,12 @@ bool Watchdog::has_moved() {
   const std::uint64_t moves =
       recorder_.moves() + page_.started + page_.done + io_bytes(host_thread_) + device_poller_.completed();
   return std::exchange(last_moves_, moves) != moves;
+}
+
+void Watchdog::note_ranks(int ranks, int host_ranks) {
+  page_.size = ranks;
+  peers_.set_host_ranks(host_ranks);
+  find_peers();
 }
 
 void Watchdog::join_hosts(std::unique_ptr<HeartbeatExchange> heartbeats) {
@@ -268,10 +270,10 @@ const StatusPage* Watchdog::page_of(int rank) const {
 
 /// Ranks whose launcher is gone get no signals any more: a stopped one would stay for ever.
 void Watchdog::check_launcher() {
-  if (threads_ != nullptr || page_.size == 1 || getppid() == launcher_) return;
+  if (threads_ != nullptr || page_.size == 1 || getppid() == launcher_pid_) return;
   const std::string advice = copy_of(advice_);
-  const Error error(ExitCode::peer_lost, "mpirun has ended before its ranks",
-                    fmt::format("host {}, pid {}", host_name_, launcher_), advice.empty() ? "start again" : advice);
+  const Error error(ExitCode::peer_lost, fmt::format("{} has ended before its ranks", launch_.launcher),
+                    fmt::format("host {}, pid {}", host_name_, launcher_pid_), advice.empty() ? "start again" : advice);
   if (try_claim_report()) print(error, "");
   peers_.kill_stopped();
   _exit(static_cast<int>(error.code()));
@@ -279,8 +281,8 @@ void Watchdog::check_launcher() {
 
 void Watchdog::check_deaths() {
   if (page_.report_seen && peers_.reporter_has_ended()) end_process(ExitCode::peer_lost, true);
-  // Before the program has begun in it, a rank is known as mpirun's own child.
-  const int dead = peers_.find_dead(page_.phase == Phase::init ? launcher_ : 0);
+  // Before the program has begun in it, a rank is known as the launcher's own child.
+  const int dead = peers_.find_dead(page_.phase == Phase::init ? launcher_pid_ : 0);
   if (dead >= 0) alarm({Diagnosis::Kind::died, dead, -1}, views());
 }
 

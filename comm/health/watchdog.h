@@ -18,6 +18,7 @@
 #include "comm/health/peer_table.h"
 #include "comm/health/status_scope.h"
 #include "comm/health/watch_options.h"
+#include "runtime/base/launch.h"
 #include "runtime/device/device.h"
 
 namespace zs {
@@ -25,13 +26,13 @@ namespace zs {
 /// Watches over one rank, and with the others over all: a thread that never waits for a peer or for MPI. It polls every
 /// 100 ms whether the rank has moved. When it has stood still for the limit of its phase, it reads the status pages of
 /// the other ranks of the host and the heartbeats of other hosts, names the one that keeps the rest waiting, writes the
-/// host's flight records, and ends the process with exit code 69, or 72 when the ranks wait for each other; mpirun ends
-/// the others. Of all ranks one reports.
+/// host's flight records, and ends the process with exit code 69, or 72 when the ranks wait for each other; the
+/// launcher ends the others. Of all ranks one reports.
 ///
 /// Owned by a World, which outlives whatever it watches. `enter` is the host thread's, the rest is anybody's.
 class Watchdog {
  public:
-  /// Watches a process that mpirun has started; made before MPI is.
+  /// Watches a process that a launcher has started; made before MPI is.
   explicit Watchdog(const WatchOptions& options);
 
   /// State that the ranks of a process share. Outlives their watchdogs.
@@ -54,6 +55,8 @@ class Watchdog {
   Phase phase() const { return page_.phase.load(); }
   /// Looks the processes of the job's ranks up, once every rank has started, so that their deaths are noticed.
   void find_peers() { peers_.find(); }
+  /// MPI has said how many ranks there are in the job and on this host, which not every launcher does.
+  void note_ranks(int ranks, int host_ranks);
   /// Joins the hosts: from here on this rank knows the ranks of other hosts, and they know those of this one.
   void join_hosts(std::unique_ptr<HeartbeatExchange> heartbeats);
   /// Sets the folder where `dump` and alarms write rank-N.txt; made when it is needed. Empty: nowhere.
@@ -91,8 +94,6 @@ class Watchdog {
   const FlightRecorder& recorder() const { return recorder_; }
   const StatusPage& page() const { return page_; }
   FaultInjector& faults() { return faults_; }
-  /// Number of ranks of the job, as the launcher has said.
-  int ranks() const { return page_.size.load(); }
 
  private:
   friend class StatusScope;
@@ -136,6 +137,7 @@ class Watchdog {
   [[noreturn]] void end_process(ExitCode code, bool waits);
 
   WatchOptions options_;
+  Launch launch_;  // launcher's facts about this process; none where ranks are threads
   FaultInjector faults_;
   std::string host_name_;
   std::unique_ptr<OwnStatusPage> own_;
@@ -145,7 +147,7 @@ class Watchdog {
   DevicePoller device_poller_{page_};
   std::shared_ptr<ExitGuard> exit_guard_;
   PeerTable peers_;
-  int host_thread_, launcher_ = 0;
+  int host_thread_, launcher_pid_ = 0;
   std::atomic<std::uint64_t> polls_{0};
   std::atomic<std::int64_t> polls_cpu_ns_{0};  // so far
   std::atomic<bool> is_standing_down_{false};

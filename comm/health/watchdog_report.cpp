@@ -88,6 +88,12 @@ void try_to(const Write& write) noexcept {
   }
 }
 
+/// mpirun -q hides what MPI says; other launchers do not.
+std::string where_mpi_says_why(const Launch& launch) {
+  return launch.manager == ProcessManager::open_mpi ? "mpirun without -q shows why MPI could not start"
+                                                    : "MPI's own lines say why it could not start";
+}
+
 }  // namespace
 
 /// Guard that exit() finds when nobody has ended the job before. Exit handlers cannot be taken back: one of them
@@ -113,7 +119,7 @@ Error Watchdog::error_of_exit(int code) const {
   const std::string where = fmt::format("host {}, pid {}", host_name_, getpid());
   if (page_.host.get() == kInitializing)
     return {ExitCode::peer_lost, fmt::format("MPI could not start, and called exit({})", code), where,
-            "see what ulimit -n and ulimit -u allow; mpirun without -q shows more"};
+            "see what ulimit -n and ulimit -u allow; " + where_mpi_says_why(launch_)};
   return {ExitCode::internal, fmt::format("exit({}) was called before the end of the job", code), where,
           "let the rank return from its work, or throw"};
 }
@@ -282,7 +288,7 @@ Error Watchdog::error_for(const Diagnosis& diagnosis, const std::vector<RankView
   const std::string folder = copy_of(folder_), advice = copy_of(advice_);
   std::string todo = folder.empty() ? "" : fmt::format("see {}/rank-*.txt", folder);
   const bool is_in_mpi_init = diagnosis.kind == Diagnosis::Kind::died && culprit.host == kInitializing;
-  if (is_in_mpi_init) todo = "if nothing killed it, mpirun without -q shows why MPI could not start";
+  if (is_in_mpi_init) todo = "if nothing killed it, " + where_mpi_says_why(launch_);
   if (todo.empty() && advice.empty()) todo = "find out what happened to it, then start again";
   if (!advice.empty()) todo += (todo.empty() ? "" : "; ") + advice;
   const auto error = [&](ExitCode code, const std::string& what) { return Error(code, what, where, todo); };

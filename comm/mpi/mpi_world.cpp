@@ -1,5 +1,6 @@
 #include "comm/mpi/mpi_world.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +17,7 @@
 #include "comm/group_place.h"
 #include "comm/host/host_map.h"
 #include "comm/mpi/mpi_communicator.h"
-#include "runtime/base/parse_integer.h"
+#include "runtime/base/launch.h"
 #include "runtime/base/random.h"
 #include "runtime/base/standard_streams.h"
 
@@ -48,8 +49,8 @@ void prefer_settings() {
 
 constexpr auto kLookAtPeersEvery = std::chrono::milliseconds(1);
 
-/// MPI_Abort waits for mpirun, which may be stopped or out of reach.
-void exit_if_mpirun_hangs(int code) noexcept {
+/// MPI_Abort waits for the launcher, which may be stopped or out of reach.
+void exit_if_launcher_hangs(int code) noexcept {
   static constexpr auto kGrace = std::chrono::seconds(5);  // a watchdog grants it as much
   try {
     std::thread([code] {
@@ -57,7 +58,18 @@ void exit_if_mpirun_hangs(int code) noexcept {
       _exit(code);
     }).detach();
   } catch (const std::exception&) {
-    errno = 0;  // no thread: it is left to mpirun
+    errno = 0;  // no thread: it is left to the launcher
+  }
+}
+
+/// Text of Open MPI about MPI_Abort, which mpirun -q hides, would stand behind the line that says why.
+void hide_text_of_abort() noexcept {
+  try {
+    if (read_launch().manager == ProcessManager::open_mpi) return;
+    const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    if (nowhere < 0 || dup2(nowhere, STDERR_FILENO) < 0) errno = 0;
+  } catch (const std::exception&) {
+    errno = 0;  // no memory: the text is no harm
   }
 }
 
@@ -75,6 +87,7 @@ MpiWorld::MpiWorld(MPI_Comm root, const WorldOptions& options, bool finalizes, s
   }
   check_mpi(MPI_Comm_rank(host, &local_rank_), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(host, &local_size_), "MPI_Comm_size");
+  watchdog_->note_ranks(size(), local_size_);
   hosts_ = find_hosts(host);
   check_mpi(MPI_Comm_free(&host), "MPI_Comm_free");
   if (!HostMap(hosts_).is_one_host()) join_watchers();
@@ -133,7 +146,8 @@ MPI_Comm MpiWorld::split_off(int color, int key) {
 void MpiWorld::abort(int code) noexcept {
   watchdog_->note_reported();
   watchdog_->stand_down();
-  exit_if_mpirun_hangs(code);
+  exit_if_launcher_hangs(code);
+  hide_text_of_abort();
   if (MPI_Abort(MPI_COMM_WORLD, code) != MPI_SUCCESS) std::abort();
 }
 
@@ -202,8 +216,7 @@ std::string mpi_version() {
 }
 
 std::unique_ptr<MpiWorld> start_mpi_world(const WorldOptions& options) {
-  if (number_in_environment<int>("OMPI_COMM_WORLD_SIZE").value_or(1) > 1)
-    prefer_settings();  // while there is one thread
+  if (read_launch().has_several_ranks()) prefer_settings();  // while there is one thread
   auto watchdog = std::make_unique<Watchdog>(options.watch);
   watchdog->faults().hit("init");
   int initialized = 0, provided = MPI_THREAD_SINGLE;

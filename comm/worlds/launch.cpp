@@ -1,39 +1,48 @@
-#include <cstdlib>
-#include <optional>
+#include <mpi.h>
+
+#include <string>
 
 #include "comm/world.h"
-#include "runtime/base/parse_integer.h"
+#include "comm/worlds/mpi_library.h"
 
 namespace zs {
 namespace {
 
-/// Ranks that Slurm's srun has started. A batch script, or a shell of salloc, has the variables of its job, but is one
-/// process: it is in no step, or in one that Slurm makes for itself, which have the highest numbers.
-std::optional<long> ranks_of_srun() {
-  constexpr long kFirstOwnStep = 0xfffffff0;
-  auto step = number_in_environment<long>("SLURM_STEP_ID");
-  if (!step) step = number_in_environment<long>("SLURM_STEPID");
-  if (!step || *step < 0 || *step >= kFirstOwnStep || !std::getenv("SLURM_PROCID")) return std::nullopt;
-  const auto in_step = number_in_environment<long>("SLURM_STEP_NUM_TASKS");
-  return in_step ? in_step : number_in_environment<long>("SLURM_NTASKS");
+bool connects(MpiLibrary library, ProcessManager manager) {
+  if (library == MpiLibrary::mpich) return manager == ProcessManager::pmi;
+  return manager == ProcessManager::open_mpi || manager == ProcessManager::pmix;
 }
+
+/// Number of ranks as it is written; "N" where only MPI knows it.
+std::string count(const Launch& launch) { return launch.size == 0 ? "N" : std::to_string(launch.size); }
+
+/// Command that starts so many ranks of the library, by Slurm if that is what has started these.
+std::string right_command(MpiLibrary library, const Launch& launch) {
+  const bool is_mpich = library == MpiLibrary::mpich;
+  if (!launch.slurm_step.empty()) return fmt::format("srun --mpi={} -n {}", is_mpich ? "pmi2" : "pmix", count(launch));
+  return fmt::format("{} {}", is_mpich ? "MPICH's mpiexec -n" : "Open MPI's mpirun -np", count(launch));
+}
+
+constexpr MpiLibrary kLibrary =
+#ifdef OPEN_MPI
+    MpiLibrary::open_mpi;
+#else
+    MpiLibrary::mpich;
+#endif
 
 }  // namespace
 
-Launch detect_launch() {
-  if (number_in_environment<int>("OMPI_COMM_WORLD_SIZE")) return Launch::mpirun;
-  const auto refuse = [](const char* variable, long count) {
-    throw Error(ExitCode::usage, fmt::format("another launcher started {} ranks", count),
-                fmt::format("{}={}", variable, count),
-                fmt::format("start it with Open MPI's mpirun -np {}, or unset {} to run one rank", count, variable));
-  };
-  for (const char* variable : {"PMI_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE", "WORLD_SIZE"}) {
-    if (const auto count = number_in_environment<long>(variable).value_or(1); count > 1) refuse(variable, count);
-  }
-  if (const auto count = ranks_of_srun().value_or(1); count > 1) {
-    refuse(std::getenv("SLURM_STEP_NUM_TASKS") != nullptr ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS", count);
-  }
-  return Launch::single;
+Launch accepted_launch(const Launch& launch, MpiLibrary library) {
+  if (connects(library, launch.manager) && (launch.has_several_ranks() || launch.launcher == "mpirun")) return launch;
+  if (!launch.has_several_ranks()) return {};
+  throw Error(
+      ExitCode::usage,
+      fmt::format("{} started {} ranks, each of which {} would take for a job of its own", launch.launcher,
+                  count(launch), library == MpiLibrary::mpich ? "MPICH" : "Open MPI"),
+      launch.said_by,
+      fmt::format("start it with {}, or without {} for one rank", right_command(library, launch), launch.launcher));
 }
+
+Launch detect_launch() { return accepted_launch(read_launch(), kLibrary); }
 
 }  // namespace zs

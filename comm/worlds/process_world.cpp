@@ -10,6 +10,7 @@
 #include "comm/group_place.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/worlds/hier.h"
+#include "runtime/base/launch.h"
 #include "runtime/base/parse_integer.h"
 #include "runtime/base/random.h"
 #include "runtime/base/standard_streams.h"
@@ -90,7 +91,7 @@ class HostsWorld final : public World {
 
 /// Hosts that ZSHARD_HOSTS_OF gives, for tests: "0,0,1,1" parts the ranks of one host. Empty where it is not set.
 std::vector<int> hosts_in_environment() {
-  const int ranks = number_in_environment<int>("OMPI_COMM_WORLD_SIZE").value_or(1);
+  const int ranks = read_launch().size;
   const char* const text = std::getenv("ZSHARD_HOSTS_OF");
   std::vector<int> hosts;
   std::istringstream words(text == nullptr ? "" : text);

@@ -131,8 +131,8 @@ int run(int argc, char** argv, const std::function<void(Job& job)>& body, const 
                       [&](World& world) { run_rank(world, program, arguments, body, options); });
       return 0;
     }
-    const auto world = detect_launch() == Launch::mpirun ? make_process_world(world_options, options.transport)
-                                                         : make_single_world(world_options);
+    const auto world = detect_launch().is_by_mpi() ? make_process_world(world_options, options.transport)
+                                                   : make_single_world(world_options);
     try {
       run_rank(*world, program, arguments, body, options);
     } catch (...) {

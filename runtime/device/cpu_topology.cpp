@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "runtime/base/check.h"
+#include "runtime/base/launch.h"
 #include "runtime/base/proc_file.h"
 #include "runtime/device/cgroup.h"
 
@@ -86,7 +87,7 @@ std::vector<int> cpus_of_launcher() {
   for (int depth = 0; depth < kMaxAncestors && pid > 1; ++depth) {
     const std::optional<Process> ancestor = process(pid);
     if (!ancestor) break;
-    for (const char* launcher : {"mpirun", "mpiexec", "orterun", "orted"})
+    for (const char* launcher : {"mpirun", "mpiexec", "orterun", "orted", "prterun", "prted", "slurmstepd"})
       if (ancestor->name.starts_with(launcher)) return affinity_of(pid);
     pid = ancestor->parent;
   }
@@ -98,8 +99,12 @@ CpuSituation read_situation() {
   situation.allowed = situation.bound = affinity_of_this_thread();
   situation.quota = cpu_quota();
   if (const char* threads = std::getenv("OMP_NUM_THREADS")) situation.omp_num_threads = threads;
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return situation;
-  situation.is_bound_by_user = is_binding_explicit([](const char* name) { return std::getenv(name); });
+  const Launch launch = read_launch();
+  situation.cpus_per_rank = launch.cpus_per_rank;
+  situation.is_bound_by_user =
+      launch.is_bound_by_user || (launch.manager == ProcessManager::open_mpi &&
+                                  is_binding_explicit([](const char* name) { return std::getenv(name); }));
+  if (launch.manager != ProcessManager::open_mpi && !launch.is_bound_by_user) return situation;
   std::vector<int> allowed = cpus_of_cpuset();
   if (const std::vector<int> launcher = cpus_of_launcher(); !launcher.empty()) {
     std::vector<int> both;
@@ -135,7 +140,8 @@ CpuShare cpu_share(int local_rank, int local_size, const CpuSituation& situation
   const bool is_limited = situation.quota && *situation.quota < static_cast<double>(situation.allowed.size());
   const int most = is_limited ? std::max(1, static_cast<int>(*situation.quota / local_size)) : fair;
   CpuShare share;
-  share.threads = wanted > 0 ? wanted : std::min({fair, most, std::max(1, static_cast<int>(all.size()))});
+  const int asked = situation.cpus_per_rank > 0 ? situation.cpus_per_rank : kMaxThreads;
+  share.threads = wanted > 0 ? wanted : std::min({fair, most, asked, std::max(1, static_cast<int>(all.size()))});
   // With more threads than CPUs in a share, disjoint shares would only take away the chance to use an idle neighbour's.
   const bool is_disjoint =
       !situation.is_bound_by_user && static_cast<int>(all.size()) >= local_size && share.threads <= fair;

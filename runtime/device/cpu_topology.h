@@ -22,15 +22,16 @@ struct CpuSituation {
   std::vector<int> bound;            ///< this process's own affinity
   bool is_bound_by_user = false;     ///< the user asked the launcher for `bound`: it is this rank's share already
   std::string omp_num_threads;       ///< the variable; empty when it is not set
+  int cpus_per_rank = 0;             ///< that the user asked the launcher for; 0: not said
   std::optional<double> quota = {};  ///< CPUs that the job's control group may use on average
 };
 
 /// The share of rank `local_rank` of the `local_size` ranks on this host. mpirun binds one or two ranks to a core each
 /// unless told otherwise; that default is undone, a binding that the user asked for is kept. Ranks get disjoint
 /// consecutive shares when there are CPUs enough, else all run on all. Threads: OMP_NUM_THREADS, else the CPUs of the
-/// share, but together no more than the CPU quota of the job's control group: more would only be stopped in turn.
-/// Changes nothing. Throws Error(usage) when OMP_NUM_THREADS is not a number from 1 to 1024 (the first of a list
-/// counts).
+/// share, or fewer where the launcher was asked for fewer (srun --cpus-per-task), but together no more than the CPU
+/// quota of the job's control group: more would only be stopped in turn. Changes nothing. Throws Error(usage) when
+/// OMP_NUM_THREADS is not a number from 1 to 1024 (the first of a list counts).
 CpuShare cpu_share(int local_rank, int local_size);
 /// Computes the share from a given situation.
 CpuShare cpu_share(int local_rank, int local_size, const CpuSituation& situation);

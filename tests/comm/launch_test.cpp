@@ -3,78 +3,187 @@
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "comm/mesh.h"
 #include "comm/world.h"
+#include "comm/worlds/mpi_library.h"
+#include "runtime/base/launch.h"
 #include "runtime/base/parse_integer.h"
 
 using namespace zs;
 
 namespace {
 
-constexpr const char* kVariables[] = {
-    "OMPI_COMM_WORLD_SIZE", "PMIX_RANK",    "PMI_SIZE",   "PMI_RANK",      "MPI_LOCALNRANKS", "MV2_COMM_WORLD_SIZE",
-    "SLURM_NTASKS",         "SLURM_PROCID", "WORLD_SIZE", "SLURM_STEP_ID", "SLURM_STEPID",    "SLURM_STEP_NUM_TASKS"};
+using Variables = std::map<std::string, std::string>;
 
-/// Nothing of a launcher is set except `variables`, until it dies.
+Launch read(const Variables& variables) {
+  return read_launch([&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+Variables operator+(Variables some, const Variables& more) {
+  some.insert(more.begin(), more.end());
+  return some;
+}
+
+/// Environments as launchers of Debian 12 make them, cut down to what has a meaning here.
+const Variables kMpirun{{"OMPI_COMM_WORLD_SIZE", "4"},
+                        {"OMPI_COMM_WORLD_RANK", "3"},
+                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                        {"OMPI_MCA_orte_num_nodes", "2"},
+                        {"PMIX_NAMESPACE", "1323040769"},
+                        {"PMIX_RANK", "3"}};
+const Variables kJob{{"SLURM_JOB_ID", "12"},      {"SLURM_NTASKS", "4"},        {"SLURM_PROCID", "0"},
+                     {"SLURM_LOCALID", "0"},      {"SLURM_CPUS_PER_TASK", "3"}, {"SLURM_NODEID", "0"},
+                     {"SLURM_JOB_NUM_NODES", "2"}};
+const Variables kStep{{"SLURM_JOB_ID", "12"},        {"SLURM_STEP_ID", "0"},
+                      {"SLURM_STEP_NUM_TASKS", "7"}, {"SLURM_NTASKS", "7"},
+                      {"SLURM_PROCID", "4"},         {"SLURM_LOCALID", "1"},
+                      {"SLURM_STEP_NUM_NODES", "4"}, {"SLURM_NODEID", "2"},
+                      {"SLURM_CPUS_PER_TASK", "3"},  {"SLURM_STEP_TASKS_PER_NODE", "1,2(x2),3"}};
+const Variables kPmix{{"PMIX_NAMESPACE", "slurm.pmix.12.0"}, {"PMIX_RANK", "4"}};
+const Variables kPmi2{{"PMI_RANK", "4"}, {"PMI_SIZE", "7"}, {"PMI_JOBID", "12.0"}};
+const Variables kHydra{{"PMI_RANK", "5"}, {"PMI_SIZE", "6"}, {"MPI_LOCALNRANKS", "3"}, {"MPI_LOCALRANKID", "2"}};
+const Variables kPrte{{"PMIX_NAMESPACE", "prterun-host-99@1"}, {"PMIX_RANK", "2"}};
+
+/// Sets variables of this process, until it dies.
 class Environment {
  public:
-  explicit Environment(const std::map<std::string, std::string>& variables) {
-    for (const char* name : kVariables) {
-      if (const char* value = std::getenv(name)) before_[name] = value;
-      REQUIRE(unsetenv(name) == 0);
-    }
-    for (const auto& [name, value] : variables) REQUIRE(setenv(name.c_str(), value.c_str(), 1) == 0);
+  explicit Environment(Variables variables) : variables_(std::move(variables)) {
+    for (const auto& [name, value] : variables_) REQUIRE(setenv(name.c_str(), value.c_str(), 1) == 0);
   }
   ~Environment() {
-    for (const char* name : kVariables) {
-      const auto found = before_.find(name);
-      const int rc = found == before_.end() ? unsetenv(name) : setenv(name, found->second.c_str(), 1);
-      if (rc != 0) std::abort();
-    }
+    for (const auto& [name, value] : variables_)
+      if (unsetenv(name.c_str()) != 0) std::abort();
   }
 
  private:
-  std::map<std::string, std::string> before_;
+  Variables variables_;
 };
 
 }  // namespace
 
-TEST_CASE("without a launcher's variables there is one rank") {
-  const Environment environment({});
-  CHECK(detect_launch() == Launch::single);
-}
-
-TEST_CASE("Open MPI's variables mean mpirun, whatever else is set") {
-  const auto size = GENERATE("1", "8");
-  const Environment environment(
-      {{"OMPI_COMM_WORLD_SIZE", size}, {"PMIX_RANK", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}});
-  CHECK(detect_launch() == Launch::mpirun);
-}
-
-TEST_CASE("another launcher's several ranks are refused") {
-  const auto [variable, beside] = GENERATE(table<const char*, const char*>({{"PMI_SIZE", "PMI_RANK"},
-                                                                            {"MPI_LOCALNRANKS", "PMI_RANK"},
-                                                                            {"MV2_COMM_WORLD_SIZE", "PMI_RANK"},
-                                                                            {"WORLD_SIZE", "PMIX_RANK"}}));
-  const Environment environment({{variable, "4"}, {beside, "0"}});
-  try {
-    detect_launch();
-    FAIL("not refused");
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::usage);
-    CHECK_THAT(error.what(), Catch::Contains(std::string(variable) + "=4") && Catch::Contains("mpirun -np 4") &&
-                                 !Catch::Contains("\n"));
+TEST_CASE("every launcher's environment gives the same facts") {
+  struct Row {
+    const char* what;
+    Variables variables;
+    Launch facts;
+  };
+  using enum ProcessManager;
+  const auto launch = [](ProcessManager manager, const char* name, int rank, int size, int local_rank, int local_size,
+                         int hosts, const char* job) {
+    return Launch{.manager = manager,
+                  .launcher = name,
+                  .said_by = {},
+                  .rank = rank,
+                  .size = size,
+                  .local_rank = local_rank,
+                  .local_size = local_size,
+                  .hosts = hosts,
+                  .slurm_step = {},
+                  .job = job};
+  };
+  const std::vector<Row> rows{
+      {"nothing", {}, {}},
+      {"mpirun", kMpirun, launch(open_mpi, "mpirun", 3, 4, 1, 2, 2, "1323040769")},
+      {"mpirun's ranks on a host that srun has reached", kMpirun + kStep,
+       launch(open_mpi, "mpirun", 3, 4, 1, 2, 2, "1323040769")},
+      {"half of mpirun's variables", {{"OMPI_COMM_WORLD_SIZE", "8"}}, launch(open_mpi, "mpirun", 0, 8, 0, 8, 0, "")},
+      {"srun --mpi=pmix", kStep + kPmix, launch(pmix, "srun", 4, 7, 1, 2, 4, "slurm.pmix.12.0")},
+      {"srun --mpi=pmi2", kStep + kPmi2, launch(pmi, "srun", 4, 7, 1, 2, 4, "slurm.12.0")},
+      {"srun --mpi=none", kStep, launch(none, "srun", 4, 7, 1, 2, 4, "slurm.12.0")},
+      {"MPICH's mpiexec", kHydra, launch(pmi, "mpiexec (Hydra)", 5, 6, 2, 3, 0, "")},
+      {"MPICH's mpiexec in a Slurm job, whose proxies srun has started", kStep + kHydra,
+       launch(pmi, "mpiexec (Hydra)", 5, 6, 2, 3, 0, "")},
+      {"a PMIx launcher, which says no size", kPrte,
+       launch(pmix, "a PMIx launcher", 2, 0, 2, 0, 0, "prterun-host-99@1")},
+      {"a PMIx launcher whose daemons srun has started", kPrte + kStep,
+       launch(pmix, "a PMIx launcher", 2, 0, 2, 0, 0, "prterun-host-99@1")},
+      {"MVAPICH",
+       {{"MV2_COMM_WORLD_SIZE", "4"}, {"MV2_COMM_WORLD_RANK", "1"}},
+       launch(none, "MVAPICH's launcher", 1, 4, 1, 4, 0, "")},
+      {"torchrun",
+       {{"WORLD_SIZE", "4"}, {"RANK", "3"}, {"LOCAL_WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}},
+       launch(none, "torchrun, or a launcher like it,", 3, 4, 1, 2, 0, "")},
+      {"a batch script", kJob, {}},
+      {"a shell of salloc", {{"SLURM_JOB_ID", "12"}, {"SLURM_NTASKS", "4"}, {"SLURM_NNODES", "2"}}, {}},
+      {"the step of a batch script", kJob + Variables{{"SLURM_STEP_ID", "4294967291"}}, {}},
+      {"an interactive step", kJob + Variables{{"SLURM_STEPID", "4294967290"}}, {}},
+      {"a step as older versions write it", kJob + Variables{{"SLURM_STEP_ID", "-5"}}, {}},
+      {"numbers that are none",
+       {{"WORLD_SIZE", "4x"}, {"PMI_SIZE", ""}, {"OMPI_COMM_WORLD_SIZE", "0"}, {"PMIX_RANK", "1"}},
+       {}},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.what);
+    const Launch is = read(row.variables);
+    CHECK(is.manager == row.facts.manager);
+    CHECK(is.launcher == row.facts.launcher);
+    CHECK(std::vector{is.rank, is.size, is.local_rank, is.local_size, is.hosts} ==
+          std::vector{row.facts.rank, row.facts.size, row.facts.local_rank, row.facts.local_size, row.facts.hosts});
+    CHECK(is.job == row.facts.job);
+    CHECK(is.slurm_step == (is.launcher == "srun" ? "12.0" : ""));
+    CHECK(is.cpus_per_rank == (is.launcher == "srun" ? 3 : 0));
   }
 }
 
-TEST_CASE("another launcher's single rank, half a Slurm environment and nonsense are one rank") {
-  const std::map<std::string, std::string> variables = GENERATE(
-      std::map<std::string, std::string>{{"PMI_SIZE", "1"}, {"PMI_RANK", "0"}},
-      std::map<std::string, std::string>{{"SLURM_NTASKS", "4"}},
-      std::map<std::string, std::string>{{"WORLD_SIZE", "4x"}}, std::map<std::string, std::string>{{"PMI_SIZE", ""}});
-  const Environment environment(variables);
-  CHECK(detect_launch() == Launch::single);
+TEST_CASE("Slurm says how many of the tasks are on a host, and whether they are bound to its CPUs") {
+  const auto [list, node, tasks] = GENERATE(table<const char*, const char*, int>({{"4", "0", 4},
+                                                                                  {"2(x3),5", "2", 2},
+                                                                                  {"2(x3),5", "3", 5},
+                                                                                  {"2(x3),5", "4", 7},
+                                                                                  {"", "0", 7},
+                                                                                  {"2(x", "0", 7},
+                                                                                  {"1", "0", 7}}));
+  Variables variables = kStep;
+  variables["SLURM_STEP_TASKS_PER_NODE"] = list;
+  variables["SLURM_NODEID"] = node;
+  CHECK(read(variables).local_size == tasks);  // all of them, where it says nothing that can be
+  CHECK_FALSE(read(variables).is_bound_by_user);
+  CHECK_FALSE(read(variables + Variables{{"SLURM_CPU_BIND_TYPE", "none"}}).is_bound_by_user);
+  CHECK(read(variables + Variables{{"SLURM_CPU_BIND_TYPE", "mask_cpu:"}}).is_bound_by_user);
+}
+
+TEST_CASE("ranks that the program's MPI cannot connect are refused with the right command for their launcher") {
+  using enum MpiLibrary;
+  const auto [library, variables, says, todo] = GENERATE(table<MpiLibrary, Variables, const char*, const char*>(
+      {{open_mpi, kHydra, "mpiexec (Hydra) started 6 ranks, each of which Open MPI", "Open MPI's mpirun -np 6"},
+       {open_mpi, kStep, "(SLURM_STEP_NUM_TASKS=7)", "srun --mpi=pmix -n 7, or without srun"},
+       {open_mpi, kStep + kPmi2, "srun started 7 ranks", "srun --mpi=pmix -n 7"},
+       {open_mpi, {{"WORLD_SIZE", "4"}, {"RANK", "0"}}, "torchrun, or a launcher like it, started 4", "mpirun -np 4"},
+       {open_mpi, {{"MV2_COMM_WORLD_SIZE", "4"}}, "MVAPICH's launcher started 4 ranks", "mpirun -np 4"},
+       {mpich, kMpirun, "mpirun started 4 ranks, each of which MPICH", "MPICH's mpiexec -n 4"},
+       {mpich, kStep + kPmix, "srun started 7 ranks", "srun --mpi=pmi2 -n 7"},
+       {mpich, kPrte, "a PMIx launcher started N ranks", "MPICH's mpiexec -n N"}}));
+  try {
+    accepted_launch(read(variables), library);
+    FAIL("not refused");
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::usage);
+    CHECK_THAT(error.what(), Catch::Contains(says) && Catch::Contains(todo) && !Catch::Contains("\n"));
+  }
+}
+
+TEST_CASE("ranks that the program's MPI connects are a job, other launchers' single ranks are one process") {
+  using enum MpiLibrary;
+  for (const Variables& job : {kMpirun, kStep + kPmix, kPrte}) CHECK(accepted_launch(read(job), open_mpi).is_by_mpi());
+  for (const Variables& job : {kHydra, kStep + kPmi2}) CHECK(accepted_launch(read(job), mpich).is_by_mpi());
+  CHECK(accepted_launch(read({{"OMPI_COMM_WORLD_SIZE", "1"}}), open_mpi).is_by_mpi());
+  const Variables one{{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}};
+  for (const Variables& alone : {one, one + kPmix, {{"PMI_SIZE", "1"}}, {{"WORLD_SIZE", "1"}, {"RANK", "3"}}}) {
+    CHECK_FALSE(accepted_launch(read(alone), open_mpi).is_by_mpi());
+    CHECK(accepted_launch(read(alone), open_mpi).rank == 0);
+  }
+}
+
+TEST_CASE("the launch of this process is read from its own environment") {
+  const Environment environment({{"WORLD_SIZE", "4"}, {"RANK", "1"}});
+  CHECK(read_launch().rank == 1);
+  CHECK_THROWS_WITH(detect_launch(), Catch::Contains("WORLD_SIZE=4"));
 }
 
 TEST_CASE("a mesh that does not fit the world is refused") {
@@ -115,29 +224,5 @@ TEST_CASE("a number is a whole text, or none") {
   for (const char* text : {"", " 4", "4 ", "4x", "+4", "0x4", "4.0", "99999999999"}) {
     CAPTURE(text);
     CHECK_FALSE(parse_integer<int>(text));
-  }
-}
-
-TEST_CASE("the ranks of Slurm's srun are refused, a batch script or a shell of the job is one rank") {
-  using Variables = std::map<std::string, std::string>;
-  const auto with = [](const Variables& more) {
-    Variables all{{"SLURM_NTASKS", "4"}, {"SLURM_PROCID", "0"}};
-    all.insert(more.begin(), more.end());
-    return all;
-  };
-  for (const Variables& step : {Variables{},
-                                {{"SLURM_STEP_ID", "4294967291"}},
-                                {{"SLURM_STEPID", "4294967290"}},
-                                {{"SLURM_STEP_ID", "4294967294"}},
-                                {{"SLURM_STEP_ID", "-5"}},
-                                {{"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}}}) {
-    const Environment environment(with(step));
-    CHECK(detect_launch() == Launch::single);
-  }
-  for (const auto& [step, says] :
-       {std::pair(Variables{{"SLURM_STEP_ID", "0"}}, "SLURM_NTASKS=4"),
-        std::pair(Variables{{"SLURM_STEPID", "3"}, {"SLURM_STEP_NUM_TASKS", "2"}}, "SLURM_STEP_NUM_TASKS=2")}) {
-    const Environment environment(with(step));
-    CHECK_THROWS_WITH(detect_launch(), Catch::Contains(says) && Catch::Contains("mpirun -np"));
   }
 }

@@ -22,7 +22,10 @@ using namespace zs;
 namespace {
 
 constexpr int kNobody = 65534, kWasTold = 7, kRank = 3;
+const std::string kRankText = std::to_string(kRank);
 const std::string kJob = "rank-processes-test-" + std::to_string(getpid());
+
+enum class Launcher { mpirun, pmix };
 
 enum class User { own, nobody, nobody_with_own_rights };
 
@@ -32,7 +35,7 @@ enum class Offer { page, page_without_seals, part_of_a_page, page_of_another_pro
 /// Another process with the environment of rank 3: this program again, at the case below.
 class Claimant {
  public:
-  explicit Claimant(Offer offer, User user = User::own) {
+  explicit Claimant(Offer offer, User user = User::own, Launcher launcher = Launcher::mpirun) {
     std::array<int, 2> ready{}, done{};
     REQUIRE((pipe(ready.data()) == 0 && pipe2(done.data(), O_CLOEXEC) == 0));
     fcntl(ready[0], F_SETFD, FD_CLOEXEC);
@@ -42,10 +45,13 @@ class Claimant {
           setresuid(kNobody, user == User::nobody ? kNobody : 0, user == User::nobody ? kNobody : 0) != 0)
         _exit(1);
       dup2(done[0], STDIN_FILENO);
-      const std::array<std::string, 4> set{"PMIX_NAMESPACE=" + kJob, "OMPI_COMM_WORLD_RANK=" + std::to_string(kRank),
+      const auto ranks = launcher == Launcher::mpirun
+                             ? std::array<std::string, 2>{"OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_RANK=" + kRankText}
+                             : std::array<std::string, 2>{"PMIX_RANK=" + kRankText, "SLURM_STEP_ID=0"};
+      const std::array<std::string, 5> set{"PMIX_NAMESPACE=" + kJob, ranks[0], ranks[1],
                                            "TEST_OFFER=" + std::to_string(static_cast<int>(offer)),
                                            "TEST_READY=" + std::to_string(ready[1])};
-      std::array<char*, 5> environment{};
+      std::array<char*, 6> environment{};
       for (std::size_t i = 0; i < set.size(); ++i) environment[i] = const_cast<char*>(set[i].c_str());
       std::array<char*, 3> arguments{const_cast<char*>("claimant"), const_cast<char*>("[.claimant]"), nullptr};
       execve("/proc/self/exe", arguments.data(), environment.data());
@@ -116,7 +122,7 @@ TEST_CASE("a process that says it is a rank", "[.claimant]") {
 }
 
 TEST_CASE("a rank of this user is found with its page, and is told through that, also when it is stopped") {
-  Claimant claimant(Offer::page);
+  Claimant claimant(Offer::page, User::own, GENERATE(Launcher::mpirun, Launcher::pmix));
   const auto peers = find_peer_processes(0, kJob);
   REQUIRE(peers.size() == 1);
   CHECK(peers[0]->rank() == kRank);

@@ -211,6 +211,16 @@ TEST_CASE("a CPU quota bounds the threads of all ranks together, and OMP_NUM_THR
   CHECK(cpu_share(0, 1, limited).threads == 6);
 }
 
+TEST_CASE("a rank has no more threads than CPUs that the launcher was asked for") {
+  CpuSituation asked = situation({0, 1, 2, 3, 4, 5, 6, 7});
+  asked.cpus_per_rank = 2;
+  CHECK(cpu_share(0, 2, asked).threads == 2);
+  asked.cpus_per_rank = 6;
+  CHECK(cpu_share(0, 2, asked).threads == 4);
+  asked.omp_num_threads = "7";
+  CHECK(cpu_share(0, 2, asked).threads == 7);
+}
+
 TEST_CASE("the CPU quota is the least of the group's and its ancestors', of either version") {
   const FakeRoot root;
   CHECK_FALSE(cpu_quota(root.path));

@@ -1,11 +1,10 @@
-#include <cstdlib>
 #include <memory>
-#include <string_view>
 
 #include "model/train/cli/commands.h"
 #include "model/train/cli/number_option.h"
 #include "model/train/cli/run_options.h"
 #include "model/train/config/expand_path.h"
+#include "runtime/base/launch.h"
 
 namespace zs {
 namespace {
@@ -21,7 +20,9 @@ struct PlanOptions : RunOptions {
   std::string fit_out;       ///< file to write that to; empty: none
 };
 
-Error refusal(const char* what, const char* what_to_do) { return {ExitCode::usage, what, "command line", what_to_do}; }
+Error refusal(const std::string& what, const std::string& what_to_do) {
+  return {ExitCode::usage, what, "command line", what_to_do};
+}
 
 void add_ranks_option(CLI::App& app, PlanOptions& options) {
   app.add_option("--ranks", options.ranks,
@@ -30,9 +31,9 @@ void add_ranks_option(CLI::App& app, PlanOptions& options) {
 }
 
 TrainJob planned_job(const PlanOptions& options, const Invocation& by) {
-  const char* const size = std::getenv("OMPI_COMM_WORLD_SIZE");
-  if (options.ranks > 0 && size != nullptr && std::string_view(size) != "1")
-    throw refusal("--ranks plans in one process, and mpirun has started several", "leave out mpirun");
+  if (const Launch launch = read_launch(); options.ranks > 0 && launch.has_several_ranks())
+    throw refusal(fmt::format("--ranks plans in one process, and {} has started several", launch.launcher),
+                  "leave out " + launch.launcher);
   TrainJob job = train_job(options, by);
   job.dry_run = true;
   job.full_plan = options.is_full;
@@ -74,10 +75,9 @@ Command::Action add_plan(CLI::App& app, const Invocation& by) {
                                                                                  by.spelled("--diff", "--plan-diff");
       const bool asks = !options->explained.empty() || !options->other_config.empty();
       if (!options->explained.empty() && !options->other_config.empty())
-        throw refusal(fmt::format("{} and {} do not go together", explain, diff).c_str(),
-                      "ask for one after the other");
+        throw refusal(fmt::format("{} and {} do not go together", explain, diff), "ask for one after the other");
       if (asks && options->is_full)
-        throw refusal(fmt::format("{} beside {} or {}", by.spelled("--full", "--dry-run=full"), explain, diff).c_str(),
+        throw refusal(fmt::format("{} beside {} or {}", by.spelled("--full", "--dry-run=full"), explain, diff),
                       "leave one of them out");
       return train_work(planned_job(*options, by));
     });

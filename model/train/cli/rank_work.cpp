@@ -12,6 +12,7 @@
 #include "model/train/rank/startup.h"
 #include "model/train/rank/stop_signal.h"
 #include "model/train/rank/watch.h"
+#include "runtime/base/launch.h"
 #include "runtime/base/standard_streams.h"
 
 namespace zs {
@@ -96,16 +97,18 @@ int run_threads(const RankWork& work, const WorldOptions& options) {
   return code;
 }
 
-/// Ranks come from mpirun or from the configuration, not from both.
-void check_ranks_source(Prepared& prepared, Launch kind) {
+/// Ranks come from a launcher or from the configuration, not from both.
+void check_ranks_source(Prepared& prepared, const Launch& launch) {
   const auto& comm = prepared.work.config.comm;
-  if (prepared.code != 0 || kind != Launch::mpirun || (comm.transport != "local" && comm.ranks == 1)) return;
-  prepared.fail(Error(ExitCode::config,
-                      "comm.transport = \"local\" and comm.ranks start ranks of their own, and mpirun has started some",
-                      prepared.work.config_path, "leave out mpirun, or leave those keys at their defaults"));
+  if (prepared.code != 0 || !launch.is_by_mpi() || (comm.transport != "local" && comm.ranks == 1)) return;
+  prepared.fail(Error(
+      ExitCode::config,
+      fmt::format("comm.transport = \"local\" and comm.ranks start ranks of their own, and {0} has started some",
+                  launch.launcher),
+      prepared.work.config_path, fmt::format("leave out {}, or leave those keys at their defaults", launch.launcher)));
 }
 
-/// The transport that this one of mpirun's ranks wants; when there is something wrong anyhow, any to say so over.
+/// The transport that this one of a launcher's ranks wants; when there is something wrong anyhow, any to say so over.
 std::string transport_for(Prepared& prepared) {
   try {
     if (prepared.code == 0) return chosen_transport(prepared.work.config.comm.transport);
@@ -119,20 +122,26 @@ std::string transport_for(Prepared& prepared) {
 
 int run_on_ranks(const std::function<RankWork()>& prepare) {
   install_stop_signals();
-  const Launch kind = detect_launch();
+  Launch launch;
+  try {
+    launch = detect_launch();
+  } catch (const Error& error) {
+    if (is_first_started()) throw;
+    return static_cast<int>(error.code());  // one line is enough
+  }
   Prepared prepared;
   try {
     prepared.work = prepare();
   } catch (const Error& error) {
     prepared.fail(error);
   }
-  check_ranks_source(prepared, kind);
+  check_ranks_source(prepared, launch);
   const Config& config = prepared.work.config;
   const WorldOptions options{.timeout_s = config.comm.timeout_s,
                              .sums_in_rank_order = config.train.deterministic,
                              .race_check_delay_ms = config.comm.race_check_ms,
                              .watch = watch_options(config)};
-  if (kind == Launch::mpirun) {
+  if (launch.is_by_mpi()) {
     const auto world = make_process_world(options, transport_for(prepared));
     return run_process(*world, prepared);
   }
@@ -156,10 +165,7 @@ int print_answer(const std::string& text) {
   return static_cast<int>(error.code());
 }
 
-bool is_first_started() {
-  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  return rank == nullptr || std::string_view(rank) == "0";
-}
+bool is_first_started() { return read_launch().rank == 0; }
 
 int run_alone(const std::function<int()>& work) {
   release_stop_signals();

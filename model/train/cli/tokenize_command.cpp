@@ -1,22 +1,22 @@
-#include <cstdlib>
 #include <map>
 #include <memory>
-#include <string_view>
+#include <string>
 
 #include "model/train/cli/commands.h"
 #include "model/train/cli/rank_work.h"
 #include "model/train/inference/tokenize.h"
 #include "model/train/rank/stop_signal.h"
+#include "runtime/base/launch.h"
 
 namespace zs {
 namespace {
 
 int tokenize(const TokenizeJob& job, const Invocation& by) {
-  const char* const size = std::getenv("OMPI_COMM_WORLD_SIZE");
-  if (size != nullptr && std::string_view(size) != "1") {
-    if (is_first_started())
-      throw Error(ExitCode::usage, fmt::format("{} works with threads, and mpirun has started ranks", by.name),
-                  "command line", "leave out mpirun");
+  if (const Launch launch = read_launch(); launch.has_several_ranks()) {
+    if (launch.rank == 0)
+      throw Error(ExitCode::usage,
+                  fmt::format("{} works with threads, and {} has started ranks", by.name, launch.launcher),
+                  "command line", "leave out " + launch.launcher);
     return static_cast<int>(ExitCode::usage);
   }
   if (job.inputs.empty())

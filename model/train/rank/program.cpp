@@ -20,6 +20,7 @@
 #include "kernels/kernels.h"
 #include "kernels/versions.h"
 #include "model/job/version.h"
+#include "runtime/base/launch.h"
 
 namespace zs {
 
@@ -40,7 +41,7 @@ void limit_spinning(char** argv) {
 
 bool prints_to_terminal() {
   if (isatty(STDOUT_FILENO) == 0) return false;
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return true;
+  if (read_launch().manager != ProcessManager::open_mpi) return true;
   std::error_code failed;
   const auto target = std::filesystem::read_symlink(fmt::format("/proc/{}/fd/1", getppid()), failed).string();
   return !failed && (target.starts_with("/dev/pts/") || target.starts_with("/dev/tty"));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <thread>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "model/train/session/sample.h"
 #include "model/train/session/sample_text.h"
 #include "model/train/trainer/trainer.h"
+#include "runtime/base/launch.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/shard/checkpoint/checkpoint.h"
 
@@ -70,10 +70,15 @@ void Trainer::reserve_space(const std::string& folder) {
 
 void Trainer::print_how_to_stop() const {
   if (limit_->is_set()) print_to_stdout("stops and saves by itself in time for {}\n", limit_->name());
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return;
-  print_to_stdout(
-      "to stop and save: SIGUSR1 to mpirun; after Ctrl-C or SIGTERM it kills within about 1 s (--mca "
-      "odls_base_sigkill_timeout SECONDS)\n");
+  const Launch launch = read_launch();
+  if (launch.manager == ProcessManager::open_mpi)
+    print_to_stdout(
+        "to stop and save: SIGUSR1 to mpirun; after Ctrl-C or SIGTERM it kills within about 1 s (--mca "
+        "odls_base_sigkill_timeout SECONDS)\n");
+  if (!launch.slurm_step.empty())
+    print_to_stdout(
+        "to stop and save: scancel --signal=USR1 {}; without --signal Slurm kills after KillWait (30 s by default)\n",
+        launch.slurm_step);
 }
 
 int Trainer::try_to_save(std::int64_t step, bool is_last_chance, const std::function<void()>& body) {

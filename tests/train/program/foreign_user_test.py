@@ -62,7 +62,7 @@ def attack(deed, started):
                 environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
                 job = next(e for e in environment if e.startswith(b"PMIX_NAMESPACE=")).partition(b"=")[2].decode()
                 other = subprocess.Popen([sys.executable, "-c", CLAIMANT, deed, str(process.pid), str(NOBODY)], stdout=subprocess.PIPE,
-                                         env={"PMIX_NAMESPACE": job, "OMPI_COMM_WORLD_RANK": "2", "PAGE_BYTES": str(size)})
+                                         env={"PMIX_NAMESPACE": job, "OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_RANK": "2", "PAGE_BYTES": str(size)})
                 started.append(other)
                 other.stdout.readline()
                 return

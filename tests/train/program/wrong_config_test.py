@@ -19,8 +19,10 @@ COMMAND_LINE = [
     Case("--ranks 2^64 + 1", USAGE, args=["{config}", "--dry-run", "--ranks", str(2**64 + 1)], says=["--ranks", "is not an integer"], ranks=(None,)),
     Case("--shard-mib nan", USAGE, args=["--export", "x", "out", "--shard-mib", "nan"], says=["--shard-mib", "is not an integer"], ranks=(None,)),
     Case("--set without an equals sign", CONFIG, sets=["train.steps"], says=["train.steps", "key=value"]),
-    Case("several ranks by PMI", USAGE, env={"PMI_SIZE": "4", "PMI_RANK": "0"}, says=["PMI_SIZE", "mpirun"], ranks=(None,)),
-    Case("several ranks by Slurm", USAGE, env={"SLURM_NTASKS": "4", "SLURM_PROCID": "1", "SLURM_STEP_ID": "0"}, says=["SLURM", "mpirun"], ranks=(None,)),
+    Case("several ranks by PMI", USAGE, env={"PMI_SIZE": "4", "PMI_RANK": "0"}, says=["PMI_SIZE", "mpiexec", "mpirun"], ranks=(None,)),
+    Case("several ranks by Slurm", USAGE, env={"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}, says=["SLURM", "srun --mpi=pmix -n 4"], ranks=(None,)),
+    Case("--tokenize on several tasks of Slurm", USAGE, args=["--tokenize", "nowhere", "nothing", "--out", "x.bin"],
+         env={"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_STEP_ID": "0"}, says=["srun has started ranks"], ranks=(None,)),
     Case("several ranks by torchrun", USAGE, env={"WORLD_SIZE": "4", "RANK": "0"}, says=["WORLD_SIZE", "mpirun"], ranks=(None,)),
 ]
 
