@@ -45,7 +45,7 @@ class PairTraining {
   bool has_reference() const { return options_.loss != "simpo"; }
   /// Enqueues the reference's forward of the next micro-batch. Nothing where there is none.
   void add_reference(LanguageModel& model, const PairBatch& batch);
-  /// The same of all micro-batches of a step, in place of those before: each is a micro-batch of an evaluation.
+  /// Sets the same of all micro-batches of a step, in place of those before: each is a micro-batch of an evaluation.
   void add_references(ShardedRuntime& runtime, LanguageModel& model, std::size_t micro_batches,
                       const std::function<PairBatch(std::size_t)>& batch);
   /// Drops what the reference has made.
