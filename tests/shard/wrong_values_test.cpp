@@ -91,7 +91,7 @@ std::vector<Case> of_gradients_and_devices() {
            {"recompute()"},
            [](Context& c) { recompute({}, [&](const std::vector<Tensor>&) { return floats(c, {1}); }); }},
           {"another shape the second time",
-           {"gave f32 (4)", "now gives f32 (2)"},
+           {"op rows with result (2)", "first ran op rows with result (4)"},
            [](Context& c) {
              Tensor x = floats(c, {4});
              x.set_requires_grad();
