@@ -40,7 +40,7 @@ struct Family {
   nlohmann::ordered_json (*to_config)(const ModelConfig& model);
   /// Map of the parameters to files.
   TensorMap (*tensor_map)(const ModelConfig& model);
-  GgufFamily gguf;
+  GgufFamily gguf = {};
 
   bool has(std::string_view key) const;
 };

@@ -14,9 +14,9 @@ namespace zs {
 
 /// Names and layout that llama.cpp has for a family.
 struct GgufFamily {
-  const char* architecture;  ///< "llama"; null: no file can be made of the family yet
-  bool permutes_heads;       ///< its rotary positions turn neighbours, not halves: the rows of queries and keys are in
-                             ///< another order
+  const char* architecture = nullptr;  ///< "llama"; null: no file can be made of the family yet
+  bool permutes_heads = false;  ///< its rotary positions turn neighbours, not halves: the rows of queries and keys are
+                                ///< in another order
 };
 
 enum class GgufDType : std::uint8_t { f32, f16, bf16, q8_0 };

@@ -66,6 +66,9 @@ struct RotaryDefaults {
   bool is_tied = false;
 };
 
+/// Layers that a list in a config.json may be about: a model of more is refused once all is read.
+inline constexpr std::int64_t kMostLayers = 1024;
+
 /// The settings that Llama, Mistral and Qwen have in common, both ways.
 ModelConfig rotary_from_config(const HfConfig& config, const char* family, const RotaryDefaults& defaults);
 nlohmann::ordered_json rotary_to_config(const ModelConfig& model, const char* architecture);

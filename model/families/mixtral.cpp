@@ -37,8 +37,7 @@ const Family& mixtral_family() {
                              .summary =
                                  "a `mistral` whose MLPs are mixtures of `model.experts`, of which each token has "
                                  "`model.experts_per_token`",
-                             .keys = rotary_decoder_keys({"model.window", "model.experts", "model.experts_per_token",
-                                                          "model.balance_loss", "model.z_loss"}),
+                             .keys = mixture_keys({"model.window"}),
                              .settings = mixture_settings(),
                              .defaults = {.family = "mixtral",
                                           .vocab = 32000,
@@ -64,11 +63,9 @@ const Family& mixtral_family() {
                              .make = make_mixtral,
                              .from_config = mixtral_from_config,
                              .to_config = mixtral_to_config,
-                             .tensor_map =
-                                 [](const ModelConfig& model) {
-                                   return with_experts(rotary_tensor_map(model, false, false), model, kMixtralNames);
-                                 },
-                             .gguf = {nullptr, false}};
+                             .tensor_map = [](const ModelConfig& model) {
+                               return with_experts(rotary_tensor_map(model, false, false), model, kMixtralNames);
+                             }};
   return family;
 }
 

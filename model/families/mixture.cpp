@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
+
+#include "model/families/rotary_decoder.h"
 
 namespace zs {
 namespace {
@@ -57,6 +60,13 @@ MixtureNames qwen_mixture_names() {
       "mlp.gate", "mlp.experts", {"gate_proj", "up_proj", "down_proj"}, "mlp.shared_expert", "mlp.shared_expert_gate"};
 }
 
+std::vector<std::string_view> mixture_keys(const std::vector<std::string_view>& more) {
+  std::vector<std::string_view> keys = {"model.experts", "model.experts_per_token", "model.balance_loss",
+                                        "model.z_loss"};
+  keys.insert(keys.end(), more.begin(), more.end());
+  return rotary_decoder_keys(std::move(keys));
+}
+
 std::vector<std::string_view> mixture_settings() { return {kExperts, kLocalExperts}; }
 
 void take_experts(const HfConfig& config, ModelConfig& model, const MixtureDefaults& defaults) {
@@ -69,7 +79,6 @@ void take_experts(const HfConfig& config, ModelConfig& model, const MixtureDefau
 void take_sparse_layers(const HfConfig& config, ModelConfig& model, std::int64_t expert_hidden) {
   model.expert_hidden = config.integer("moe_intermediate_size", expert_hidden);
   model.norm_topk = config.boolean("norm_topk_prob", false);
-  constexpr std::int64_t kMostLayers = 1024;  // a model of more is refused once all is read
   const std::int64_t step = config.integer(kSparseStep, 1), layers = std::min(model.layers, kMostLayers);
   std::set<std::int64_t> dense;
   for (std::int64_t layer = 0; layer < layers; ++layer)

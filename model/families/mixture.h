@@ -3,6 +3,8 @@
 #include <array>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "model/families/hf_config.h"
 #include "model/families/model_config.h"
@@ -20,6 +22,9 @@ struct MixtureNames {
 
 /// The names of Qwen's and OLMoE's.
 MixtureNames qwen_mixture_names();
+
+/// The keys of model.* that a decoder of mixtures has, and `more`.
+std::vector<std::string_view> mixture_keys(const std::vector<std::string_view>& more = {});
 
 /// Values that transformers gives the settings of a mixture where a config.json says nothing.
 struct MixtureDefaults {

@@ -62,8 +62,7 @@ const Family& olmo2_family() {
       .make = make_olmo2,
       .from_config = olmo2_from_config,
       .to_config = [](const ModelConfig& model) { return rotary_to_config(model, "Olmo2ForCausalLM"); },
-      .tensor_map = olmo2_tensor_map,
-      .gguf = {nullptr, false}};
+      .tensor_map = olmo2_tensor_map};
   return family;
 }
 

@@ -41,8 +41,7 @@ const Family& olmoe_family() {
       .name = "olmoe",
       .architecture = "OlmoeForCausalLM",
       .summary = "a `llama` whose MLPs are mixtures, with an RMS norm of all queries of a token and one of its keys",
-      .keys = rotary_decoder_keys(
-          {"model.experts", "model.experts_per_token", "model.norm_topk", "model.balance_loss", "model.z_loss"}),
+      .keys = mixture_keys({"model.norm_topk"}),
       .settings = mixture_settings(),
       .defaults = {.family = "olmoe",
                    .vocab = 50304,
@@ -68,11 +67,9 @@ const Family& olmoe_family() {
       .make = make_olmoe,
       .from_config = olmoe_from_config,
       .to_config = olmoe_to_config,
-      .tensor_map =
-          [](const ModelConfig& model) {
-            return with_experts(rotary_tensor_map(model, false, true), model, qwen_mixture_names());
-          },
-      .gguf = {nullptr, false}};
+      .tensor_map = [](const ModelConfig& model) {
+        return with_experts(rotary_tensor_map(model, false, true), model, qwen_mixture_names());
+      }};
   return family;
 }
 

@@ -72,8 +72,7 @@ const Family& phi3_family() {
       },
       .from_config = phi3_from_config,
       .to_config = [](const ModelConfig& model) { return rotary_to_config(model, "Phi3ForCausalLM"); },
-      .tensor_map = phi3_tensor_map,
-      .gguf = {nullptr, false}};
+      .tensor_map = phi3_tensor_map};
   return family;
 }
 

@@ -44,9 +44,8 @@ const Family& qwen2_moe_family() {
       .summary =
           "a `qwen2` whose MLPs are mixtures, but in `model.dense_layers`, beside an expert that all tokens "
           "have, times the sigmoid of a gate (`model.shared_expert_hidden`)",
-      .keys = rotary_decoder_keys({"model.experts", "model.experts_per_token", "model.expert_hidden",
-                                   "model.shared_expert_hidden", "model.norm_topk", "model.dense_layers",
-                                   "model.balance_loss", "model.z_loss"}),
+      .keys =
+          mixture_keys({"model.expert_hidden", "model.shared_expert_hidden", "model.norm_topk", "model.dense_layers"}),
       .settings = mixture_settings(),
       .defaults = {.family = "qwen2_moe",
                    .vocab = 151936,
@@ -78,11 +77,9 @@ const Family& qwen2_moe_family() {
       .make = make_qwen2_moe,
       .from_config = qwen2_moe_from_config,
       .to_config = qwen2_moe_to_config,
-      .tensor_map =
-          [](const ModelConfig& model) {
-            return with_experts(rotary_tensor_map(model, true, false), model, qwen_mixture_names());
-          },
-      .gguf = {nullptr, false}};
+      .tensor_map = [](const ModelConfig& model) {
+        return with_experts(rotary_tensor_map(model, true, false), model, qwen_mixture_names());
+      }};
   return family;
 }
 

@@ -42,8 +42,7 @@ const Family& qwen3_moe_family() {
       .name = "qwen3_moe",
       .architecture = "Qwen3MoeForCausalLM",
       .summary = "a `qwen3` whose MLPs are mixtures, but in `model.dense_layers`",
-      .keys = rotary_decoder_keys({"model.window", "model.experts", "model.experts_per_token", "model.expert_hidden",
-                                   "model.norm_topk", "model.dense_layers", "model.balance_loss", "model.z_loss"}),
+      .keys = mixture_keys({"model.window", "model.expert_hidden", "model.norm_topk", "model.dense_layers"}),
       .settings = mixture_settings(),
       .defaults = {.family = "qwen3_moe",
                    .vocab = 151936,
@@ -74,11 +73,9 @@ const Family& qwen3_moe_family() {
       .make = make_qwen3_moe,
       .from_config = qwen3_moe_from_config,
       .to_config = qwen3_moe_to_config,
-      .tensor_map =
-          [](const ModelConfig& model) {
-            return with_experts(rotary_tensor_map(model, false, true), model, qwen_mixture_names());
-          },
-      .gguf = {nullptr, false}};
+      .tensor_map = [](const ModelConfig& model) {
+        return with_experts(rotary_tensor_map(model, false, true), model, qwen_mixture_names());
+      }};
   return family;
 }
 

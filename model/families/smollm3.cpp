@@ -20,7 +20,6 @@ std::unique_ptr<LanguageModel> make_smollm3(const ModelConfig& model) {
 
 /// The layers whose queries and keys are not turned: those that the list has 0 for, or each interval-th.
 std::vector<std::int64_t> plain_layers(const HfConfig& config, std::int64_t layers) {
-  constexpr std::int64_t kMostLayers = 1024;  // a model of more is refused once all is read
   const std::vector<std::int64_t> list = config.integers(kRotaryLayers);
   const std::int64_t interval = config.integer("no_rope_layer_interval", 4);
   if (!list.empty() && std::ssize(list) != layers) config.refuse(kRotaryLayers);
@@ -84,8 +83,7 @@ const Family& smollm3_family() {
       .make = make_smollm3,
       .from_config = smollm3_from_config,
       .to_config = smollm3_to_config,
-      .tensor_map = [](const ModelConfig& model) { return rotary_tensor_map(model, false, false); },
-      .gguf = {nullptr, false}};
+      .tensor_map = [](const ModelConfig& model) { return rotary_tensor_map(model, false, false); }};
   return family;
 }
 
