@@ -46,6 +46,8 @@ struct ReaderLimits {
   static constexpr std::int64_t kTemplateSteps = 4'000'000;      ///< expressions and statements of one rendering
   static constexpr std::int64_t kTemplateTextBytes = 256 << 20;  ///< sum of all texts of one rendering
 
+  static constexpr std::size_t kChatLineBytes = std::size_t{1} << 20;  ///< a line of standard input
+
   // Runs
   static constexpr std::size_t kTomlBytes = std::size_t{1} << 20;
   static constexpr int kTomlDepth = 16;  ///< brackets, and parts of a dotted name

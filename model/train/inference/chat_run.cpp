@@ -135,7 +135,7 @@ class Chat {
         world_(inference.world()),
         request_(request),
         tokens_(request.sample.tokens.value_or(kAnswerTokens)),
-        is_typed_(LineInput::is_terminal()) {}
+        is_typed_(world_.agree(inference.is_first() && LineInput::is_terminal() ? 1 : 0, "").code != 0) {}
 
   int run() {
     const auto prepare = [&] { dialogue_.emplace(inference_.config(), model_folder(), request_.system); };
@@ -255,7 +255,7 @@ class Chat {
   World& world_;
   const ChatRequest& request_;
   std::int64_t tokens_;  // most of an answer
-  bool is_typed_;
+  bool is_typed_;        // into the first rank's terminal: the others may have another standard input
   LineInput input_;
   std::optional<Dialogue> dialogue_;
   std::optional<TokenWindow> window_;

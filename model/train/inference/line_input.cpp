@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/reader_limits.h"
 #include "runtime/base/standard_streams.h"
 
 namespace zs {
@@ -37,6 +38,8 @@ LineInput::State LineInput::poll(int timeout_ms) {
   if (bytes == 0) has_ended_ = true;
   read_.append(piece.data(), static_cast<std::size_t>(bytes));
   if (take_line()) return State::line;
+  if (read_.size() > ReaderLimits::kChatLineBytes)
+    throw Error(ExitCode::dataset, "a line is larger than 1 MiB", "stdin", "end lines, each of which is a turn");
   return has_ended_ ? State::end : State::nothing;
 }
 

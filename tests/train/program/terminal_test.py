@@ -136,6 +136,11 @@ def chat_cases(train, report):
         result = chat_from(greedy, folder, "forbidden\nhello\n")
         report.case("a refused turn of a file ends the chat", [] if result.code == 65 and "not that" in result.err and not result.out else [f"code {result.code}"], result)
 
+        for name, command in (("", greedy), (", 3 ranks", harness.launch(3, greedy))):
+            result = chat_from(command, folder, "x" * (2 << 20))
+            said = "a line is larger than 1 MiB (stdin"
+            report.case(f"a line without an end is refused{name}", [] if result.code == 65 and said in result.last_error_line() else [f"code {result.code}"], result)
+
 
 def main():
     train = pathlib.Path(sys.argv[1]).resolve()
