@@ -1,9 +1,17 @@
 #include "model/train/session/pair_training.h"
 
+#include <memory>
+
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/host_view.h"
 
 namespace zs {
+
+void store_loss(Context& context, const Tensor& value, const Buffer& slot) {
+  const Buffer in = value.buffer();
+  context.launch({"store_loss", {in}, {slot}},
+                 [&kernels = context.kernels(), slot, in](ExecContext& exec) { kernels.copy(exec, slot, in); });
+}
 
 PairTraining::PairTraining(Context& context, const Config& config, const Buffer& losses, std::int64_t slots,
                            std::int64_t shares)
@@ -15,8 +23,9 @@ PairTraining::PairTraining(Context& context, const Config& config, const Buffer&
 
 void PairTraining::add_reference(LanguageModel& model, const PairBatch& batch) {
   model.use_adapters(false);
+  const std::unique_ptr<LanguageModel, void (*)(LanguageModel*)> guard(
+      &model, [](LanguageModel* own) { own->use_adapters(true); });
   references_.push_back(model.row_losses(batch.inputs, batch.targets, batch.counted, batch.options, batch.documents));
-  model.use_adapters(true);
 }
 
 void PairTraining::add_references(ShardedRuntime& runtime, LanguageModel& model, std::size_t micro_batches,
@@ -30,12 +39,6 @@ void PairTraining::add_references(ShardedRuntime& runtime, LanguageModel& model,
   }
 }
 
-void PairTraining::store(const Tensor& value, const Buffer& slot) {
-  const Buffer in = value.buffer();
-  context_.launch({"rewards", {in}, {slot}},
-                  [&kernels = context_.kernels(), slot, in](ExecContext& exec) { kernels.copy(exec, slot, in); });
-}
-
 Tensor PairTraining::loss(LanguageModel& model, const PairBatch& batch, std::int64_t slot) {
   PreferenceTerms terms;
   const auto weigh = [&](const std::vector<Tensor>& sums) {
@@ -46,11 +49,11 @@ Tensor PairTraining::loss(LanguageModel& model, const PairBatch& batch, std::int
   };
   const Tensor loss =
       model.loss_by_rows(batch.inputs, batch.targets, batch.counted, weigh, batch.options, batch.documents);
-  store(terms.loss, losses_.slice(slot, 1));
+  store_loss(context_, terms.loss, losses_.slice(slot, 1));
   const Buffer numbers = local_.buffer(DType::f32, kNumbers * slots_);
-  store(terms.chosen, numbers.slice(slot, 1));
-  store(terms.rejected, numbers.slice(slots_ + slot, 1));
-  store(terms.accuracy, numbers.slice(2 * slots_ + slot, 1));
+  store_loss(context_, terms.chosen, numbers.slice(slot, 1));
+  store_loss(context_, terms.rejected, numbers.slice(slots_ + slot, 1));
+  store_loss(context_, terms.accuracy, numbers.slice(2 * slots_ + slot, 1));
   return loss;
 }
 

@@ -13,6 +13,9 @@
 
 namespace zs {
 
+/// Copies a micro-batch's loss, or another number of it, to a slot of f32 of the step's.
+void store_loss(Context& context, const Tensor& value, const Buffer& slot);
+
 /// Means over the pairs of a step: rewards, beta (log p - log p of the reference), and how often the chosen sequence's
 /// is above.
 struct PreferenceNumbers {
@@ -59,7 +62,6 @@ class PairTraining {
 
  private:
   static constexpr std::int64_t kNumbers = 3;
-  void store(const Tensor& value, const Buffer& slot);
 
   Context& context_;
   Config::Preference options_;

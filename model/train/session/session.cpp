@@ -203,10 +203,8 @@ void Session::enqueue_fault_point() {
   context_.launch({kFaultPoint, {}, {}}, [watchdog](ExecContext&) { watchdog->faults().hit(kFaultPoint); });
 }
 
-void Session::store_loss(const Tensor& loss, std::int64_t slot) {
-  const Buffer in = loss.buffer(), out = local_losses_.buffer(DType::f32, loss_slots_).slice(slot, 1);
-  context_.launch({"store_loss", {in}, {out}},
-                  [&kernels = context_.kernels(), out, in](ExecContext& exec) { kernels.copy(exec, out, in); });
+Buffer Session::loss_slot(std::int64_t slot) const {
+  return local_losses_.buffer(DType::f32, loss_slots_).slice(slot, 1);
 }
 
 void Session::gather_losses() {
@@ -298,7 +296,7 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch,
       Batch own = batch(i);
       own.seed = backward_seed(i);
       const Tensor loss = pairs_ ? pairs_->loss(*model_, {own, config_.train.loss_chunk}, i) : forward_loss(own, scale);
-      if (!pairs_) store_loss(loss, i);
+      if (!pairs_) store_loss(context_, loss, loss_slot(i));
       device_.trace().set_phase("backward");
       backward(loss, own.seed);
     }

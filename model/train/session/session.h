@@ -196,7 +196,7 @@ class Session {
   void set_poll_interval(std::int64_t slowest_step_us);
   /// Enqueues the fault point of TRAIN_FAULT, on the compute stream.
   void enqueue_fault_point();
-  void store_loss(const Tensor& loss, std::int64_t slot);
+  Buffer loss_slot(std::int64_t slot) const;
   void gather_losses();
   /// Gathers the weights of the targets of each of this rank's micro-batches of a validation, to every rank.
   void gather_weights(std::vector<float> weights);

@@ -57,7 +57,7 @@ void Session::enqueue_validation(const ReadSamples& read, std::int64_t windows) 
     if (pairs_)
       pairs_->loss(*model_, {own, config_.train.loss_chunk}, i);
     else
-      store_loss(forward_loss(own), i);
+      store_loss(context_, forward_loss(own), loss_slot(i));
     runtime_.end_micro_batch();
   }
   gather_losses();
