@@ -286,11 +286,6 @@ std::vector<WrongUse> of_numbers() {
          cross_entropy(r.net(r.x(1)), Tensor::from_host(r.context, {1}, std::vector<std::int32_t>{3}));
          r.device->synchronize();
        }},
-      {"a group of ranks that there are not",
-       {"rank 7"},
-       [](Rank& r) {
-         (void)r.world.group(std::vector<int>{r.world.rank(), 7});
-       }},
       {"a module of a list that it has not",
        {"module 2 of blocks, which has 2"},
        [](Rank&) {
@@ -298,6 +293,14 @@ std::vector<WrongUse> of_numbers() {
          list.add(4, 4), list.add(4, 4);
          (void)list[2];
        }},
+      {"a gather format that there is not",
+       {"called fp4", "int8 and fp8"},
+       [](Rank&) { (void)gather_format_named("fp4"); }},
+  };
+}
+
+std::vector<WrongUse> of_communication() {
+  return {
       {"a collective of buffers that do not fit",
        {"all_gather(mine)", "expected"},
        [](Rank& r) {
@@ -307,9 +310,11 @@ std::vector<WrongUse> of_numbers() {
       {"a broadcast from nobody",
        {"broadcast(mine)", "root 9"},
        [](Rank& r) { r.world.communicator()->broadcast(r.context.stream(), "mine", r.x().buffer(), 9); }},
-      {"a gather format that there is not",
-       {"called fp4", "int8 and fp8"},
-       [](Rank&) { (void)gather_format_named("fp4"); }},
+      {"a group of ranks that there are not",
+       {"rank 7"},
+       [](Rank& r) {
+         (void)r.world.group(std::vector<int>{r.world.rank(), 7});
+       }},
       {"a group of others",
        {"a group"},
        [](Rank& r) { (void)r.world.group(std::vector<int>{(r.world.rank() + 1) % 3}); }},
@@ -374,7 +379,7 @@ std::string complaint(World& world, const WrongUse& use) {
 
 TEST_CASE("a wrong use is a UsageError that names it, on every rank, at one rank and at three") {
   std::vector<WrongUse> uses = of_sharding();
-  for (auto* more : {&of_micro_batches, &of_steps, &of_numbers, &of_ops})
+  for (auto* more : {&of_micro_batches, &of_steps, &of_numbers, &of_communication, &of_ops})
     for (WrongUse& use : (*more)()) uses.push_back(std::move(use));
   CHECK(uses.size() >= 30);
   for (const int ranks : {1, 3}) {
