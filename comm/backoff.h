@@ -21,6 +21,8 @@ namespace zs {
 class Backoff {
  public:
   static constexpr std::chrono::microseconds kLongestSleep{100};
+  /// Pauses of a wait between two checks that those which it waits for are alive.
+  static constexpr int kPausesBetweenChecks = 200;
 
   /// Makes a backoff; with a longer `longest_sleep` than the usual one it does without yields: what it waits for is
   /// slow.

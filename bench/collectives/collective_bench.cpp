@@ -166,8 +166,8 @@ void CollectiveBench::measure(const Case& asked) {
   const Case one{asked.op, (asked.bytes + grain - 1) / grain * grain, asked.dtype};
   const std::int64_t set_bytes = CollectiveSets::bytes_of_one(one);
   const std::int64_t count = std::clamp<std::int64_t>((sets_bytes_ + set_bytes - 1) / set_bytes, 1, kMostSets);
-  CollectiveSets sets(*device_, is_on_gpus() ? parts_of(room_) : bytes_of(comm_->arena()), one, count),
-      ordinary(*device_, bytes_of(device_->allocator()), one, library_ || messages_ ? count : 0);
+  CollectiveSets sets(*device_, is_on_gpus() ? parts_of(room_) : bytes_from(comm_->arena()), one, count),
+      ordinary(*device_, bytes_from(device_->allocator()), one, library_ || messages_ ? count : 0);
   std::vector<Candidate> all = candidates(one, sets, ordinary);
   for (Candidate& candidate : all) {
     candidate.wrong = wrong_elements(candidate, one);

@@ -8,7 +8,7 @@
 
 namespace zs::bench {
 
-TakeBytes bytes_of(Allocator& memory) {
+TakeBytes bytes_from(Allocator& memory) {
   return [&memory](std::int64_t bytes) {
     return std::shared_ptr<void>(memory.allocate(bytes),
                                  [&memory, bytes](void* address) { memory.deallocate(address, bytes); });

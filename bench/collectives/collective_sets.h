@@ -19,7 +19,7 @@ struct CollectiveCase {
 
 /// Gives so many bytes that the collectives can work on. What it gives dies before the device.
 using TakeBytes = std::function<std::shared_ptr<void>(std::int64_t bytes)>;
-TakeBytes bytes_of(Allocator& memory);
+TakeBytes bytes_from(Allocator& memory);
 /// One after the other of what `room` has.
 TakeBytes parts_of(const Memory& room);
 

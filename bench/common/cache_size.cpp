@@ -19,7 +19,7 @@ std::string word_of(const std::string& path) {
 }
 
 /// "32768K" in bytes, 0 for anything else.
-std::int64_t bytes_of(const std::string& size) {
+std::int64_t bytes_in(const std::string& size) {
   if (size.size() < 2 || size.find_first_not_of("0123456789") != size.size() - 1) return 0;
   const std::int64_t unit = size.back() == 'K' ? 1 << 10 : size.back() == 'M' ? 1 << 20 : 0;
   return std::stoll(size) * unit;
@@ -38,7 +38,7 @@ std::int64_t last_level_cache_bytes(const std::vector<int>& cpus, const std::str
       if (level.empty()) break;
       if (level.size() != 1 || level[0] - '0' <= highest || word_of(folder + "/type") == "Instruction") continue;
       highest = level[0] - '0';
-      bytes = bytes_of(word_of(folder + "/size"));
+      bytes = bytes_in(word_of(folder + "/size"));
       shared_by = word_of(folder + "/shared_cpu_list");
     }
     if (bytes > 0) caches[shared_by] = bytes;

@@ -10,8 +10,6 @@ namespace {
 /// A rank that gives up waits at least this long for peers that are reading its buffers: they only copy, and look up
 /// often.
 constexpr double kLeastGrace_s = 60;
-/// Pauses of a wait between two checks that those which it waits for are alive.
-constexpr int kPausesBetweenChecks = 200;
 
 }  // namespace
 
@@ -65,7 +63,7 @@ void RendezvousGuard::wait_for_all(Counter counter) const {
       if (all_have(counter)) return;
       check_alive();
     }
-    if (pauses % kPausesBetweenChecks == 0) check_for_the_dead(counter);
+    if (pauses % Backoff::kPausesBetweenChecks == 0) check_for_the_dead(counter);
     if (backoff.pause()) continue;
     throw waited_in_vain(who_.what, name_of(who_.rank), who_.timeout_s, names_of(missing(counter)));
   }
@@ -107,7 +105,7 @@ void RendezvousGuard::give_up() noexcept {
              place_.count(r, &RendezvousSlot::left) < first_step_;
     };
     for (int pauses = 1; is_inside() && backoff.pause(); ++pauses) {
-      if (pauses % kPausesBetweenChecks == 0 && place_.has_died_ && place_.has_died_(r)) break;
+      if (pauses % Backoff::kPausesBetweenChecks == 0 && place_.has_died_ && place_.has_died_(r)) break;
     }
   }
 }

@@ -9,7 +9,6 @@ namespace {
 
 constexpr int kFirstTag = 1, kChunkTag = 2;  // messages of one pair and tag do not overtake each other
 constexpr double kAbandonTimeout_s = 1;
-constexpr int kPausesBetweenChecks = 200;  // pauses between two checks that those which are waited for are alive
 // Bytes of an operation that tells a link's speed; of less the way there and back is a large part.
 constexpr std::int64_t kTellsSpeedFrom = std::int64_t{1} << 20;
 
@@ -146,7 +145,7 @@ void MpiExchange::poll_to_the_end() {
     } else if (!backoff.pause()) {
       throw waited_in_vain(tag_.text(), rank_, timeout_s_, list_of(waited_for()));
     }
-    if (pauses % kPausesBetweenChecks == kPausesBetweenChecks - 1) check_for_the_dead();
+    if (pauses % Backoff::kPausesBetweenChecks == Backoff::kPausesBetweenChecks - 1) check_for_the_dead();
   }
 }
 

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "kernels/accumulators.h"
@@ -161,7 +162,7 @@ void gather_rows(ExecContext& ctx, Buffer y, Buffer x, Buffer order, std::int64_
     std::memcpy(to + r * bytes, from + at[r] / chosen * bytes, static_cast<std::size_t>(bytes));
 }
 
-/// Tokens, and the rows of each.
+/// Tokens, and the rows of each; a place of -1 is a row that is elsewhere.
 struct Combination {
   std::int64_t tokens, chosen, width;
   const float* weights;  // null: 1
@@ -170,28 +171,45 @@ struct Combination {
   float weight(std::int64_t assignment) const { return weights == nullptr ? 1.0f : weights[assignment]; }
 };
 
+/// `places` of so many rows; where some are elsewhere, y has room for any number.
+void check_places(const Buffer& places, const Buffer& y, std::int64_t width) {
+  const std::int32_t* const at = ints_of(places, places.elems);
+  const std::int64_t room = y.elems / std::max<std::int64_t>(1, width);
+  std::int64_t elsewhere = 0;
+  for (std::int64_t i = 0; i < places.elems; ++i) {
+    ZS_CHECK(at[i] >= -1 && at[i] < room, "place {} of {} rows", at[i], room);
+    elsewhere += at[i] < 0 ? 1 : 0;
+  }
+  ZS_CHECK(y.elems == room * width && (elsewhere > 0 || room >= places.elems), "{} elements of {} rows", y.elems,
+           places.elems);
+}
+
 Combination combination(const Buffer& out, const Buffer& y, const Buffer& weights, const Buffer& places,
                         std::int64_t width) {
   checks::same_dtype(out, y);
   const std::int64_t tokens = width == 0 ? 0 : out.elems / width, rows = places.elems;
-  ZS_CHECK(out.elems == tokens * width && y.elems == rows * width && (tokens == 0 ? rows == 0 : rows % tokens == 0),
+  ZS_CHECK(out.elems == tokens * width && (tokens == 0 ? rows == 0 : rows % tokens == 0),
            "{} elements of {} rows for {}", y.elems, rows, out.elems);
+  check_places(places, y, width);
   return {tokens, tokens == 0 ? 0 : rows / tokens, width, weights.empty() ? nullptr : floats_of(weights, rows),
           ints_of(places, rows)};
 }
 
 template <class T>
 void combine_token(T* out, const T* y, float* sums, const Combination& of, std::int64_t token) {
+  bool is_first = true;
   for (std::int64_t s = 0; s < of.chosen; ++s) {
     const std::int64_t assignment = token * of.chosen + s;
+    if (of.places[assignment] < 0) continue;
     const T* const row = y + of.places[assignment] * of.width;
     const float weight = of.weight(assignment);
-    if (s == 0) {
+    if (std::exchange(is_first, false)) {
       for (std::int64_t c = 0; c < of.width; ++c) sums[c] = weight * static_cast<float>(row[c]);
     } else {
       for (std::int64_t c = 0; c < of.width; ++c) sums[c] += weight * static_cast<float>(row[c]);
     }
   }
+  if (is_first) std::fill_n(sums, of.width, 0.0f);
   for (std::int64_t c = 0; c < of.width; ++c) out[token * of.width + c] = static_cast<T>(sums[c]);
 }
 
@@ -216,6 +234,10 @@ template <class T>
 void spread(ExecContext& ctx, T* dy, float* dweights, const T* dout, const T* y, const Combination& of) {
 #pragma omp parallel for num_threads(ctx.threads()) if (of.tokens * of.width > kWorthTeam)
   for (std::int64_t i = 0; i < of.tokens * of.chosen; ++i) {
+    if (of.places[i] < 0) {
+      dweights[i] = 0;
+      continue;
+    }
     const T *const grad = dout + i / of.chosen * of.width, *const row = y + of.places[i] * of.width;
     T* const out = dy + of.places[i] * of.width;
     const float weight = of.weight(i);

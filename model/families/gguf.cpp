@@ -1,17 +1,33 @@
 #include "model/families/gguf.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
-#include <cstring>
+#include <future>
 #include <map>
+#include <thread>
 
 #include "model/families/family.h"
+#include "model/families/gguf_blocks.h"
 #include "model/families/gguf_tokenizer.h"
 
 namespace zs {
 namespace {
 
-constexpr std::int64_t kGgufAlignment = 32, kQuantBlock = 32, kRowsElems = std::int64_t{1} << 20;
+constexpr std::int64_t kGgufAlignment = 32, kRowsElems = std::int64_t{1} << 20;
+
+struct FileTypeRow {
+  std::string_view name;
+  std::int64_t number;  // llama.cpp's
+  GgufDType dtype;      // most matrices have it
+};
+constexpr std::array kFileTypes = {
+    FileTypeRow{"f32", 0, GgufDType::f32},    FileTypeRow{"f16", 1, GgufDType::f16},
+    FileTypeRow{"bf16", 32, GgufDType::bf16}, FileTypeRow{"q8_0", 7, GgufDType::q8_0},
+    FileTypeRow{"q6_K", 18, GgufDType::q6_k}, FileTypeRow{"q4_K_M", 15, GgufDType::q4_k}};
+static_assert(kFileTypes.size() == static_cast<std::size_t>(GgufFileType::q4_k_m) + 1);
+
+const FileTypeRow& row_of(GgufFileType type) { return kFileTypes[static_cast<std::size_t>(type)]; }
 
 struct GgufTensor {
   std::string name, parameter;
@@ -19,11 +35,9 @@ struct GgufTensor {
   int rank;
   std::int64_t heads;  ///< whose rows change places; 0: none do
   GgufDType dtype;
+  float factor = 1;  ///< all its numbers are stored times this
 
-  std::int64_t bytes() const {
-    if (dtype == GgufDType::q8_0) return rows * columns / kQuantBlock * (kQuantBlock + 2);
-    return rows * columns * (dtype == GgufDType::f32 ? 4 : 2);
-  }
+  std::int64_t bytes() const { return stored_bytes(dtype, rows * columns); }
   /// Rows that belong together.
   std::int64_t rows_at_once() const {
     return heads > 0 ? rows / heads : std::max<std::int64_t>(1, kRowsElems / columns);
@@ -60,13 +74,34 @@ std::string gguf_name(const TensorRule& rule, std::size_t part) {
   return block + (is_fused ? "attn_qkv" : kGgufNames.at(module).at(part)) + kind;
 }
 
-GgufDType stored_as(GgufDType wanted, const std::string& name, int rank, std::int64_t columns) {
+/// llama.cpp's choice of the matrices that q4_K_M holds in six bits: those of the first and last eighth of the blocks,
+/// and of every third between.
+bool has_six_bits(const std::string& name, std::int64_t layers, bool is_tied) {
+  if (name == (is_tied ? "token_embd.weight" : "output.weight") || name.ends_with("attn_qkv.weight")) return true;
+  if (!name.ends_with("attn_v.weight") && !name.ends_with("ffn_down.weight")) return false;
+  constexpr std::size_t kBlock = std::string_view("blk.").size();
+  const std::int64_t block = std::stoll(name.substr(kBlock)), eighth = layers / 8;
+  return block < eighth || block >= 7 * layers / 8 || (block - eighth) % 3 == 2;
+}
+
+GgufDType stored_as(GgufFileType type, const std::string& name, int rank, std::int64_t columns,
+                    const ModelConfig& model) {
   if (rank < 2 || name == "position_embd.weight") return GgufDType::f32;
-  return wanted == GgufDType::q8_0 && columns % kQuantBlock != 0 ? GgufDType::f16 : wanted;
+  GgufDType dtype = row_of(type).dtype;
+  if (dtype == GgufDType::q4_k && has_six_bits(name, model.layers, model.tied_head)) dtype = GgufDType::q6_k;
+  for (const GgufDType instead : {GgufDType::q8_0, GgufDType::f16})
+    if (columns % block_elems(dtype) != 0) dtype = instead;
+  return dtype;
+}
+
+/// Number of heads whose rows change places in a tensor.
+std::int64_t permuted_heads(const GgufFamily& family, const ModelConfig& model, const std::string& name) {
+  if (!family.permutes_heads) return 0;
+  return name.ends_with("attn_q.weight") ? model.heads : name.ends_with("attn_k.weight") ? model.kv_heads : 0;
 }
 
 std::vector<GgufTensor> gguf_tensors(const TensorMap& map, const std::vector<ParameterShape>& parameters,
-                                     const GgufFamily& family, const ModelConfig& model, GgufDType dtype) {
+                                     const GgufFamily& family, const ModelConfig& model, GgufFileType type) {
   exported_tensors(map, parameters);  // for its checks
   std::map<std::string, Shape> shapes;
   for (const ParameterShape& parameter : parameters) shapes[parameter.name] = parameter.shape;
@@ -77,24 +112,22 @@ std::vector<GgufTensor> gguf_tensors(const TensorMap& map, const std::vector<Par
     for (std::size_t i = 0; i < rule.parts.size(); ++i) {
       const std::string name = gguf_name(rule, i);
       const std::int64_t rows = rule.parts[i].rows != 0 ? rule.parts[i].rows : rows_of(shape);
-      const bool is_q = name.ends_with("attn_q.weight"), is_k = name.ends_with("attn_k.weight");
-      const std::int64_t heads = !family.permutes_heads ? 0 : is_q ? model.heads : is_k ? model.kv_heads : 0;
-      tensors.push_back({name, rule.parameter, row, rows, columns_of(shape), shape.rank(), heads,
-                         stored_as(dtype, name, shape.rank(), columns_of(shape))});
+      tensors.push_back({name, rule.parameter, row, rows, columns_of(shape), shape.rank(),
+                         permuted_heads(family, model, name),
+                         stored_as(type, name, shape.rank(), columns_of(shape), model)});
       row += rows;
     }
   }
   return tensors;
 }
 
-void add_sizes(GgufFields& fields, const GgufFamily& family, const ModelConfig& model, GgufDType dtype) {
-  constexpr std::int64_t kFileTypes[] = {0, 1, 32, 7};
+void add_sizes(GgufFields& fields, const GgufFamily& family, const ModelConfig& model, GgufFileType type) {
   const std::string arch = family.architecture, prefix = arch + ".";
   const bool is_rotary = model.kv_heads > 0;
   const std::int64_t head_dim = model.head_dim > 0 ? model.head_dim : model.width / model.heads;
   fields.add("general.architecture", arch);
   fields.add("general.name", model.family);
-  fields.add("general.file_type", kFileTypes[static_cast<std::size_t>(dtype)]);
+  fields.add("general.file_type", row_of(type).number);
   fields.add("general.quantization_version", std::int64_t{2});
   fields.add(prefix + "block_count", model.layers);
   fields.add(prefix + "context_length", model.context);
@@ -131,19 +164,6 @@ std::vector<float> llama3_factors(const ModelConfig& model) {
   return factors;
 }
 
-/// Blocks of 32: the largest magnitude / 127 as f16, then the multiples of it.
-void quantize(const float* values, std::int64_t count, char* out, const std::string& tensor) {
-  for (std::int64_t block = 0; block < count; block += kQuantBlock, values += kQuantBlock) {
-    float most = 0;
-    for (std::int64_t i = 0; i < kQuantBlock; ++i) most = std::max(most, std::fabs(values[i]));
-    const float scale = most / 127, inverse = scale > 0 ? 1 / scale : 0;
-    check_overflow(FileDType::f16, &scale, 1, tensor);
-    from_f32(FileDType::f16, &scale, out, 1);
-    out += 2;
-    for (std::int64_t i = 0; i < kQuantBlock; ++i) *out++ = static_cast<char>(std::lround(values[i] * inverse));
-  }
-}
-
 /// Halves of a head one after the other become pairs.
 void pair_rows(std::vector<float>& values, std::int64_t rows, std::int64_t columns) {
   const std::vector<float> from = values;
@@ -151,6 +171,22 @@ void pair_rows(std::vector<float>& values, std::int64_t rows, std::int64_t colum
     const std::int64_t old = row % 2 * (rows / 2) + row / 2;
     std::copy_n(from.begin() + old * columns, columns, values.begin() + row * columns);
   }
+}
+
+/// Shares the blocks among the processors: fitting four bits is long work.
+void store_rows(const GgufTensor& tensor, const std::vector<float>& values, std::vector<char>& stored) {
+  const std::int64_t elems = block_elems(tensor.dtype), blocks = std::ssize(values) / elems;
+  const std::int64_t processors = std::thread::hardware_concurrency();
+  const std::int64_t parts = elems == 1 ? 1 : std::clamp<std::int64_t>(processors, 1, blocks);
+  std::vector<std::future<void>> running;
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const std::int64_t first = part * blocks / parts * elems, count = (part + 1) * blocks / parts * elems - first;
+    running.push_back(std::async([&tensor, &values, &stored, first, count] {
+      store_numbers(tensor.dtype, values.data() + first, count, stored.data() + stored_bytes(tensor.dtype, first),
+                    tensor.name);
+    }));
+  }
+  for (std::future<void>& each : running) each.get();
 }
 
 void write_values(OutputFile& file, ParameterSource& source, const GgufTensor& tensor) {
@@ -161,15 +197,10 @@ void write_values(OutputFile& file, ParameterSource& source, const GgufTensor& t
     values.resize(static_cast<std::size_t>(count));
     source.read(tensor.parameter, (tensor.row + row) * tensor.columns, count, values.data());
     if (tensor.heads > 0) pair_rows(values, rows, tensor.columns);
+    if (tensor.factor != 1)
+      for (float& value : values) value *= tensor.factor;
     stored.resize(static_cast<std::size_t>(tensor.bytes() / tensor.rows * rows));
-    if (tensor.dtype == GgufDType::q8_0) {
-      quantize(values.data(), count, stored.data(), tensor.name);
-    } else {
-      constexpr FileDType kTypes[] = {FileDType::f32, FileDType::f16, FileDType::bf16};
-      const FileDType dtype = kTypes[static_cast<std::size_t>(tensor.dtype)];
-      check_overflow(dtype, values.data(), count, tensor.name);
-      from_f32(dtype, values.data(), stored.data(), count);
-    }
+    store_rows(tensor, values, stored);
     file.write(stored.data(), stored.size());
   }
 }
@@ -181,36 +212,17 @@ void pad(OutputFile& file, std::int64_t bytes) {
 
 void put_tensor(GgufFields& to, const std::string& name, const std::vector<std::int64_t>& dims, GgufDType dtype,
                 std::int64_t offset) {
-  constexpr std::uint32_t kTypes[] = {0, 1, 30, 8};
   to.put_text(name);
   to.put(static_cast<std::uint32_t>(dims.size()));
   for (const std::int64_t dim : dims) to.put(static_cast<std::uint64_t>(dim));
-  to.put(kTypes[static_cast<std::size_t>(dtype)]);
+  to.put(number_of(dtype));
   to.put(static_cast<std::uint64_t>(offset));
 }
 
-void require_names(const ModelConfig& model) {
-  if (family_named(model.family).gguf.architecture == nullptr)
-    throw Error(ExitCode::model, fmt::format("a {} does not become a GGUF file yet", model.family), {},
-                "export a folder, and convert that with llama.cpp's convert_hf_to_gguf.py");
-}
-
-}  // namespace
-
-void check_gguf(const ModelConfig& model, const std::string& tokenizer) {
-  require_names(model);
-  GgufFields fields;
-  add_gguf_tokenizer(fields, model, tokenizer);
-}
-
-std::vector<std::string> export_gguf(ParameterSource& source, const GgufModel& of, OutputFile& file, GgufDType dtype) {
-  const ModelConfig& model = of.model;
-  require_names(model);
-  GgufFields fields, infos, header;
-  add_sizes(fields, of.family, model, dtype);
-  std::vector<std::string> warnings = add_gguf_tokenizer(fields, model, of.tokenizer);
-  const std::vector<GgufTensor> tensors = gguf_tensors(of.map, source.parameters(), of.family, model, dtype);
-  const std::vector<float> factors = model.rotary_scaling == "llama3" ? llama3_factors(model) : std::vector<float>();
+/// A whole file: what is said of the model, where each tensor is, and these; `factors`: those of positions.
+void write_file(const GgufFields& fields, const std::vector<GgufTensor>& tensors, const std::vector<float>& factors,
+                ParameterSource& source, OutputFile& file) {
+  GgufFields infos, header;
   std::int64_t offset = 0;
   const auto place = [&](std::int64_t bytes) {
     const std::int64_t at = offset;
@@ -229,7 +241,8 @@ std::vector<std::string> export_gguf(ParameterSource& source, const GgufModel& o
   header.put(std::uint32_t{3});
   header.put(static_cast<std::uint64_t>(tensors.size() + (factors.empty() ? 0 : 1)));
   header.put(fields.count());
-  for (const GgufFields* part : {&header, &fields, &infos}) file.write(part->bytes().data(), part->bytes().size());
+  for (const GgufFields* const part : std::initializer_list<const GgufFields*>{&header, &fields, &infos})
+    file.write(part->bytes().data(), part->bytes().size());
   pad(file, std::ssize(header.bytes()) + std::ssize(fields.bytes()) + std::ssize(infos.bytes()));
   for (const GgufTensor& tensor : tensors) {
     write_values(file, source, tensor);
@@ -237,7 +250,72 @@ std::vector<std::string> export_gguf(ParameterSource& source, const GgufModel& o
   }
   file.write(factors.data(), static_cast<std::size_t>(factor_bytes));
   pad(file, factor_bytes);
+}
+
+/// Name of the tensor that has the parameter's rows from `row` on.
+std::string tensor_of(const TensorMap& map, const std::string& parameter, std::int64_t row) {
+  for (const TensorRule& rule : map.rules) {
+    if (rule.parameter != parameter) continue;
+    std::int64_t first = 0;
+    for (std::size_t part = 0; part < rule.parts.size(); first += rule.parts[part++].rows)
+      if (first == row) return gguf_name(rule, part);
+  }
+  ZS_CHECK(false, "no tensor has rows of {} from {} on", parameter, row);
+}
+
+}  // namespace
+
+std::optional<GgufFileType> find_gguf_type(std::string_view name) {
+  for (std::size_t i = 0; i < kFileTypes.size(); ++i)
+    if (kFileTypes[i].name == name) return static_cast<GgufFileType>(i);
+  return std::nullopt;
+}
+
+void check_gguf_names(const ModelConfig& model) {
+  if (family_named(model.family).gguf.architecture == nullptr)
+    throw Error(ExitCode::model, fmt::format("a {} does not become a GGUF file yet", model.family), {},
+                "export a folder, and convert that with llama.cpp's convert_hf_to_gguf.py");
+}
+
+void check_gguf(const ModelConfig& model, const std::string& tokenizer) {
+  check_gguf_names(model);
+  GgufFields fields;
+  add_gguf_tokenizer(fields, model, tokenizer);
+}
+
+std::vector<std::string> export_gguf(ParameterSource& source, const GgufModel& of, OutputFile& file,
+                                     GgufFileType type) {
+  const ModelConfig& model = of.model;
+  check_gguf_names(model);
+  GgufFields fields;
+  add_sizes(fields, of.family, model, type);
+  std::vector<std::string> warnings = add_gguf_tokenizer(fields, model, of.tokenizer);
+  const std::vector<GgufTensor> tensors = gguf_tensors(of.map, source.parameters(), of.family, model, type);
+  const std::vector<float> factors = model.rotary_scaling == "llama3" ? llama3_factors(model) : std::vector<float>();
+  write_file(fields, tensors, factors, source, file);
   return warnings;
+}
+
+void export_gguf_adapter(ParameterSource& source, const GgufModel& of, const std::vector<GgufFactors>& factors,
+                         double alpha, OutputFile& file) {
+  check_gguf_names(of.model);
+  GgufFields fields;
+  fields.add("general.architecture", std::string(of.family.architecture));
+  fields.add("general.type", std::string("adapter"));
+  fields.add("general.name", of.model.family);
+  fields.add("general.file_type", row_of(GgufFileType::f32).number);
+  fields.add("adapter.type", std::string("lora"));
+  fields.add("adapter.lora.alpha", alpha);
+  std::vector<GgufTensor> tensors;
+  for (const GgufFactors& one : factors) {
+    const std::string name = tensor_of(of.map, one.parameter, one.row);
+    constexpr double kRounding = 1e-6;  // alpha / rank is an f32
+    const double factor = one.scale * static_cast<double>(one.rank) / alpha;
+    tensors.push_back({name + ".lora_a", one.a, 0, one.rank, one.columns, 2, 0, GgufDType::f32});
+    tensors.push_back({name + ".lora_b", one.b, 0, one.rows, one.rank, 2, permuted_heads(of.family, of.model, name),
+                       GgufDType::f32, std::fabs(factor - 1) < kRounding ? 1 : static_cast<float>(factor)});
+  }
+  write_file(fields, tensors, {}, source, file);
 }
 
 }  // namespace zs

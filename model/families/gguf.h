@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,7 +20,12 @@ struct GgufFamily {
                                 ///< in another order
 };
 
-enum class GgufDType : std::uint8_t { f32, f16, bf16, q8_0 };
+/// Kinds of file: most matrices are stored so. q4_K_M keeps in q6_K the head, fused queries, keys and values, and in
+/// half of the blocks the values and the last product, as llama.cpp does.
+enum class GgufFileType : std::uint8_t { f32, f16, bf16, q8_0, q6_k, q4_k_m };
+
+/// "f32", "f16", "bf16", "q8_0", "q6_K" or "q4_K_M".
+std::optional<GgufFileType> find_gguf_type(std::string_view name);
 
 /// Model that becomes a GGUF file.
 struct GgufModel {
@@ -30,12 +36,29 @@ struct GgufModel {
 };
 
 /// Writes a GGUF file, which the caller commits: version 3, as llama.cpp reads it: sizes, weights, and the tokenizer.
-/// Vectors and learned positions are f32; a matrix whose rows are no multiple of 32 is f16 instead of q8_0. Streamed,
-/// some rows at a time. Returns warnings. Error(model), Error(io), Error(cannot_create).
+/// Vectors and learned positions are f32; a matrix whose rows are no multiple of 256 is q8_0 instead of q6_K and q4_K,
+/// and f16 where they are none of 32. Streamed, some rows at a time. Returns warnings. Error(model), Error(io),
+/// Error(cannot_create).
 std::vector<std::string> export_gguf(ParameterSource& source, const GgufModel& model, OutputFile& file,
-                                     GgufDType dtype);
+                                     GgufFileType type);
+/// Factors of low rank that are added to some rows of a parameter: `scale` times B (rows, rank) times A (rank,
+/// columns).
+struct GgufFactors {
+  std::string parameter;
+  std::int64_t row = 0, rows = 0, columns = 0, rank = 0;
+  std::string a, b;  ///< parameters that hold them
+  float scale = 1;
+};
+
+/// Writes an adapter as llama.cpp reads it beside a model's file (--lora), in f32. `alpha`: what the file says;
+/// llama.cpp scales by it, divided by each rank, and B is stored so that this gives `scale`. Error(model), Error(io).
+void export_gguf_adapter(ParameterSource& source, const GgufModel& model, const std::vector<GgufFactors>& factors,
+                         double alpha, OutputFile& file);
+
 /// Checks what needs no weights: Error(model) where no file can be made of the family, or llama.cpp has no tokenizer
 /// of its kind.
 void check_gguf(const ModelConfig& model, const std::string& tokenizer);
+/// The first of these checks, all that an adapter needs.
+void check_gguf_names(const ModelConfig& model);
 
 }  // namespace zs

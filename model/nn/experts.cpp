@@ -81,9 +81,39 @@ Experts::Experts(std::string path, const ExpertsOptions& options)
 }
 
 Tensor Experts::forward(const Tensor& x, const Routing& routing) {
+  const ExpertExchange* const exchange = find_exchange();
+  if (exchange != nullptr) {
+    const DealtRows dealt = exchange->dispatch(input(x), routing);
+    const Tensor both = grouped_linear(dealt.rows, gate_up_, gate_up_bias_, dealt.routing);
+    const bool is_swiglu = options_.activation == Activation::swiglu;
+    const Tensor hidden = is_swiglu ? expert_swiglu(both, dealt.routing) : gated(both, options_.activation);
+    return output(exchange->combine(grouped_linear(hidden, down_, down_bias_, dealt.routing), routing, dealt));
+  }
   const Tensor rows = gather_tokens(input(x), routing);
   const Tensor hidden = gated(grouped_linear(rows, gate_up_, gate_up_bias_, routing), options_.activation);
   return output(combine_tokens(grouped_linear(hidden, down_, down_bias_, routing), routing));
+}
+
+const ExpertExchange* Experts::find_exchange() {
+  const ParameterPart& part = gate_up_.part();
+  if (part.is_whole()) return nullptr;
+  const Executor& executor = owner()->executor();
+  const auto& placement = executor.units().at(static_cast<std::size_t>(owner_unit())).placement;
+  if (placement_.lock() == placement) return exchange_.get();
+  const std::string& axis = placement->options.partition.axis;
+  const auto refuse = [&](const std::string& why, const char* what_to_do) {
+    throw UsageError(fmt::format("{} are dealt over axis {}{}", path(), axis, why), what_to_do);
+  };
+  if (part.dim != 0 || down_.part().dim != 0 || down_.part().is_whole() || options_.experts % part.count != 0)
+    refuse(fmt::format(", and {} of them have no {} equal parts", options_.experts, part.count),
+           "cut all parameters on dim 0, over a number of ranks that divides the experts");
+  if (!executor.groups().grid().reads_data(axis))
+    refuse(", whose ranks read the same data", "use an axis whose ranks read different data");
+  if (is_deterministic())
+    refuse(" in a deterministic training", "do without one of the two: their sums follow from the number of ranks");
+  exchange_ = std::make_unique<ExpertExchange>(executor.groups().along(axis), dispatcher_, path());
+  placement_ = placement;
+  return exchange_.get();
 }
 
 Mixture::Mixture(std::string path, const MixtureOptions& options)
@@ -112,7 +142,8 @@ Tensor Mixture::body(const Tensor& x) {
 
 std::int64_t Mixture::idle_parameter_count() const {
   std::int64_t count = 0;
-  for (const auto& parameter : experts_.own_parameters()) count += parameter->numel();
+  for (const auto& parameter : experts_.own_parameters())
+    count += parameter->part().whole_of(parameter->shape()).numel();
   const RouterOptions& options = router_.options();
   return count / options.experts * (options.experts - options.route.chosen);
 }

@@ -4,9 +4,12 @@
 #include <vector>
 
 #include "model/nn/mlp.h"
+#include "runtime/shard/experts/expert_exchange.h"
 #include "runtime/tensor/experts.h"
 
 namespace zs {
+
+struct Placement;
 
 /// Pass of a model's routers: what they share in one forward that is trained on.
 struct RouterPass {
@@ -71,6 +74,11 @@ struct ExpertsOptions {
 /// Gated MLPs of one kind, as packed parameters, one expert's rows below the other's: "gate_up" (experts 2 hidden, C),
 /// of each expert the gate's rows first; "down" (experts C, hidden); and, of some, "gate_up_bias" and "down_bias". A
 /// unit of their own within the block's.
+///
+/// Experts are dealt over ranks where their unit's Partition cuts all parameters on dim 0 over an axis whose ranks read
+/// different data: each has some of the experts, and tokens go to them (ExpertExchange). Such a model dies before its
+/// World. UsageError of the first forward where that cannot be, or training is deterministic: sums over tokens then
+/// follow from the number of ranks.
 class Experts : public Layer<Experts> {
  public:
   Experts(std::string path, const ExpertsOptions& options);
@@ -78,9 +86,19 @@ class Experts : public Layer<Experts> {
   bool is_block() const override { return true; }
   /// (N, C) -> (N, C): the sum of what each token's experts make of it, by their weights.
   Tensor forward(const Tensor& x, const Routing& routing);
+  /// Sets the way of tokens to dealt experts, before the first forward.
+  void dispatch_by(Dispatcher dispatcher) { dispatcher_ = dispatcher; }
+  /// Exchange of dealt experts, from the first forward on; null: there is none.
+  const ExpertExchange* exchange() const { return exchange_.get(); }
 
  private:
+  /// Exchange of the runtime that shards it now; null where this rank has all experts.
+  const ExpertExchange* find_exchange();
+
   ExpertsOptions options_;
+  Dispatcher dispatcher_ = Dispatcher::all_to_all;
+  std::unique_ptr<ExpertExchange> exchange_;
+  std::weak_ptr<const Placement> placement_;  // placement of the unit whose exchange it is
   Parameter &gate_up_, &down_;
   Parameter *gate_up_bias_, *down_bias_;  // null: none
 };

@@ -156,7 +156,8 @@ void LanguageModel::set_input_keeper(InputKeeper* keeper) {
 std::int64_t LanguageModel::parameter_count() const {
   std::int64_t count = 0;
   const std::function<void(const Module&)> visit = [&](const Module& module) {
-    for (const auto& parameter : module.own_parameters()) count += parameter->numel();
+    for (const auto& parameter : module.own_parameters())
+      count += parameter->part().whole_of(parameter->shape()).numel();
     for (const Module* child : module.children()) visit(*child);
   };
   visit(*this);

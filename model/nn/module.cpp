@@ -26,10 +26,15 @@ class UnitMaker {
     std::vector<Module*> blocks;
     for (Module* module : modules) collect(*module, is_unit_, parameters, blocks);
     leave_to_others(parameters, blocks);
-    const int unit = runtime_.add_unit(std::move(name), parameters, policy_of(*modules.front()));
+    UnitPolicy policy = policy_of(*modules.front());
+    const std::vector<Parameter*> frozen = split_frozen(parameters, policy);
+    std::vector<int> units = {runtime_.add_unit(name, parameters, policy)};
+    policy.is_frozen = true;
+    if (!frozen.empty()) units.push_back(runtime_.add_unit(name + ".frozen", frozen, policy));
     for (Module* module : modules) {
-      module->attach(&runtime_, unit);
-      take_in(*module, unit);
+      module->attach(&runtime_, units.front());
+      module->open(units);
+      take_in(*module, units.front());
     }
     std::span<Module* const> rest = blocks;
     for (const std::size_t count : runs_of(blocks)) {
@@ -39,6 +44,19 @@ class UnitMaker {
   }
 
  private:
+  /// Takes the frozen parameters of a unit of both out of it, where they are to have one of their own. A unit that is
+  /// all frozen stays one.
+  std::vector<Parameter*> split_frozen(std::vector<Parameter*>& parameters, UnitPolicy& policy) const {
+    if (!runtime_.options().splits_frozen || policy.is_frozen) return {};
+    const auto trained = std::stable_partition(parameters.begin(), parameters.end(),
+                                               [](const Parameter* parameter) { return parameter->is_trainable(); });
+    policy.is_frozen = !parameters.empty() && trained == parameters.begin();
+    if (policy.is_frozen) return {};
+    std::vector<Parameter*> frozen(trained, parameters.end());
+    parameters.erase(trained, parameters.end());
+    return frozen;
+  }
+
   /// Adds the blocks that are not units yet.
   void add_blocks(std::span<Module* const> blocks) {
     std::vector<Module*> fresh;
@@ -179,7 +197,19 @@ void add_once(std::vector<int>& units, int unit) {
 
 Module::Module(std::string path) : path_(std::move(path)) {}
 
-Module::~Module() = default;
+Module::~Module() {
+  // A model that still has them: they stay, and it knows them by having no owner any more
+  for (auto& parameter : parameters_) {
+    if (owner_ == nullptr || static_cast<const void*>(parameter->owner()) != static_cast<const void*>(owner_)) continue;
+    parameter->set_owner(nullptr, parameter->part());
+    static_cast<void>(parameter.release());
+  }
+  for (auto& buffer : buffers_) {
+    if (!buffer->is_bound()) continue;
+    buffer->unbind();
+    static_cast<void>(buffer.release());
+  }
+}
 
 std::string Module::path_of(const std::string& name) const { return path_.empty() ? name : path_ + "." + name; }
 

@@ -95,7 +95,18 @@ ShardedModel fully_shard(Module& root, Context& context, World& world, const Ful
 }
 
 ShardedModel::~ShardedModel() {
-  if (runtime_ != nullptr) root_->detach();
+  if (runtime_ == nullptr) return;
+  const auto has_lost = [](const FlatParameter& unit) {
+    return std::any_of(unit.parameters.begin(), unit.parameters.end(),
+                       [](const Parameter* parameter) { return parameter->owner() == nullptr; });
+  };
+  // The tree of a module that has ended cannot be walked
+  if (std::none_of(executor().units().begin(), executor().units().end(), has_lost)) root_->detach();
+}
+
+ShardedRuntime& ShardedModel::runtime() const {
+  if (runtime_ != nullptr) return *runtime_;
+  throw UsageError("a ShardedModel is used after it was moved from", "use the one that it was moved to");
 }
 
 int ShardedModel::unit_of(const Module& module) const {

@@ -73,10 +73,10 @@ class ShardedModel {
   ShardedModel& operator=(ShardedModel&&) = delete;
   ~ShardedModel();
 
-  MicroBatch micro_batch(const MicroBatchOptions& options = {}) { return {*runtime_, Mode::train, options}; }
+  MicroBatch micro_batch(const MicroBatchOptions& options = {}) { return {runtime(), Mode::train, options}; }
   /// Forward alone, which records nothing, with the parameters that MixedPrecisionPolicy says for it. `last`: of this
   /// validation.
-  MicroBatch evaluation(const MicroBatchOptions& options = {}) { return {*runtime_, Mode::eval, options}; }
+  MicroBatch evaluation(const MicroBatchOptions& options = {}) { return {runtime(), Mode::eval, options}; }
 
   /// The switches of ShardedRuntime by those names, for the unit that `module` is and, unless `recurse` is false, those
   /// below it.
@@ -88,8 +88,9 @@ class ShardedModel {
 
   /// The number of the unit that a module is, or a part of.
   int unit_of(const Module& module) const;
-  ShardedRuntime& runtime() { return *runtime_; }
-  Executor& executor() { return runtime_->executor(); }
+  /// UsageError of a model that was moved from.
+  ShardedRuntime& runtime() const;
+  Executor& executor() const { return runtime().executor(); }
   /// Stands for the executor where one is asked for: `AdamW optimizer(model, {});`. It lasts as long as the model.
   operator Executor&() { return executor(); }  // NOLINT(google-explicit-constructor): stands for it
 

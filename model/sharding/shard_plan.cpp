@@ -154,7 +154,10 @@ std::vector<int> numbers(const ResolvedPlan& plan, const std::vector<std::size_t
 /// Modules whose forward opens other units than the one that they are.
 void set_hooks(const ResolvedPlan& plan) {
   std::map<Module*, std::vector<int>> opened;
-  for (const auto& unit : plan.units) opened[unit.hook].push_back(unit.module->owner_unit());
+  for (const auto& unit : plan.units) {
+    const std::vector<int>& own = unit.module->opened();  // and a frozen one beside it
+    opened[unit.hook].insert(opened[unit.hook].end(), own.begin(), own.end());
+  }
   for (const auto& unit : plan.units)
     if (unit.hook != unit.module && !opened.contains(unit.module)) unit.module->open({});
   for (auto& [hook, units] : opened) hook->open(std::move(units));

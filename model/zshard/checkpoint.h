@@ -6,4 +6,5 @@
 
 #include "runtime/shard/checkpoint/checkpoint.h"
 #include "runtime/shard/checkpoint/checkpoint_save.h"
+#include "runtime/shard/checkpoint/latest_checkpoint.h"
 #include "runtime/shard/checkpoint/state_by_name.h"

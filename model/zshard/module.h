@@ -5,4 +5,5 @@
 /// written as if there were one device. Sharding is applied from outside (fully_shard.h).
 
 #include "model/nn/module.h"
+#include "model/nn/module_parameters.h"
 #include "runtime/tensor/parameter.h"

@@ -154,7 +154,9 @@ class Pool {
   /// with it: counted like a block, but never handed out again or poisoned.
   Memory adopt(void* address, std::int64_t bytes, Stream& stream, std::string label);
   /// Size that `bytes` are counted as: the next multiple of 64.
-  static std::int64_t rounded(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+  static std::int64_t rounded(std::int64_t bytes) {
+    return (bytes + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
+  }
   /// Bytes taken from the allocator so far, in use or cached.
   std::int64_t reserved_bytes() const { return reserved_; }
   std::int64_t allocation_calls() const { return allocation_calls_; }

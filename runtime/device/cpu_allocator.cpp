@@ -8,8 +8,7 @@
 namespace zs {
 namespace {
 
-constexpr std::int64_t kLine = 64, kPage = 4096, kHugePage = std::int64_t{2} << 20;
-constexpr std::int64_t kPageAlignedFrom = std::int64_t{1} << 20, kHugeFrom = std::int64_t{4} << 20;
+constexpr std::int64_t kHugePage = std::int64_t{2} << 20, kHugeFrom = std::int64_t{4} << 20;
 /// More than any x86-64 or arm64 process can address; sanitizers' allocators abort on such sizes instead of refusing.
 constexpr std::int64_t kAddressSpace = std::int64_t{1} << 47;
 
@@ -19,8 +18,10 @@ class CpuAllocator final : public Allocator {
 
   void* allocate(std::int64_t bytes) override {
     ZS_CHECK(bytes >= 0, "allocation of {} bytes", bytes);
-    const std::int64_t alignment = bytes >= kHugeFrom ? kHugePage : bytes >= kPageAlignedFrom ? kPage : kLine;
-    const std::int64_t size = std::max<std::int64_t>((bytes + kLine - 1) / kLine * kLine, kLine);
+    const std::int64_t alignment = bytes >= kHugeFrom          ? kHugePage
+                                   : bytes >= kPageAlignedFrom ? kPageAlignment
+                                                               : kBlockAlignment;
+    const std::int64_t size = std::max(Pool::rounded(bytes), kBlockAlignment);
     void* address = nullptr;
     if (bytes >= kAddressSpace || posix_memalign(&address, alignment, size) != 0)
       throw Error(ExitCode::out_of_memory, fmt::format("cannot allocate {} bytes of CPU memory", bytes), {},

@@ -26,8 +26,9 @@ void CpuEventRecord::start(std::int64_t id, const CpuStream& stream, std::uint64
 }
 
 void CpuEventRecord::complete(std::exception_ptr error) noexcept {
-  if (error) error_ = std::move(error);
-  state_.exchange(error_ ? failed : done, std::memory_order_release);
+  const bool has_failed = error != nullptr;
+  if (has_failed) error_ = std::move(error);  // nobody has read it before, in an earlier use either
+  state_.exchange(has_failed ? failed : done, std::memory_order_release);
   if (sleepers_.load(std::memory_order_relaxed) != 0) futex::wake_all(state_);
   end_use();
 }

@@ -5,8 +5,6 @@
 namespace zs {
 namespace {
 
-constexpr std::int64_t kLine = 64;
-
 class MetaAllocator final : public Allocator {
  public:
   explicit MetaAllocator(std::uint64_t first) : next_(first) {}
@@ -14,7 +12,7 @@ class MetaAllocator final : public Allocator {
 
   void* allocate(std::int64_t bytes) override {
     ZS_CHECK(bytes >= 0, "allocation of {} bytes", bytes);
-    const auto size = static_cast<std::uint64_t>(std::max<std::int64_t>((bytes + kLine - 1) / kLine * kLine, kLine));
+    const auto size = static_cast<std::uint64_t>(std::max(Pool::rounded(bytes), kBlockAlignment));
     return reinterpret_cast<void*>(next_.fetch_add(size, std::memory_order_relaxed));
   }
   void deallocate(void*, std::int64_t) noexcept override {}

@@ -5,17 +5,15 @@
 namespace zs {
 namespace {
 
-constexpr std::int64_t kLine = 64, kPage = 4096, kPageAlignedFrom = std::int64_t{1} << 20;
-
 std::int64_t align_up(std::int64_t offset, std::int64_t bytes) {
-  const std::int64_t alignment = bytes >= kPageAlignedFrom ? kPage : kLine;
+  const std::int64_t alignment = bytes >= kPageAlignedFrom ? kPageAlignment : kBlockAlignment;
   return (offset + alignment - 1) / alignment * alignment;
 }
 
 }  // namespace
 
 Slab::Slab(void* address, std::int64_t bytes) : address_(static_cast<std::byte*>(address)) {
-  ZS_CHECK(bytes > 0 && bytes % kLine == 0, "a slab of {} bytes", bytes);
+  ZS_CHECK(bytes > 0 && bytes % kBlockAlignment == 0, "a slab of {} bytes", bytes);
   free_[0].bytes = bytes;
 }
 

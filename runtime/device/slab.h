@@ -6,6 +6,9 @@
 
 namespace zs {
 
+/// Alignment of blocks of device memory, in bytes; large ones begin with a page.
+constexpr std::int64_t kBlockAlignment = 64, kPageAlignment = 4096, kPageAlignedFrom = std::int64_t{1} << 20;
+
 /// One range of memory from which a Pool cuts blocks of any size: always the lowest addresses where a block fits.
 /// Neighbours that are free join, so that what is left between the blocks stays usable; places depend on the sequence
 /// of sizes alone, so that the meta device finds out how long a range a run needs. Each free piece knows its last use:

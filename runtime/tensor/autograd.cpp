@@ -143,6 +143,15 @@ void run_with_shares(Node& node) {
   shares.end();
 }
 
+/// UsageError where its module, or the model that has sharded it, is there no more.
+ParameterOwner& owner_of(const Node& node, const Parameter& parameter) {
+  if (parameter.owner() != nullptr) return *parameter.owner();
+  throw UsageError(
+      fmt::format("backward of op {}: parameter {} has no owner any more: its module or its model has ended", node.name,
+                  parameter.name()),
+      "call backward while the model lives, and let its modules outlive it");
+}
+
 /// One backward: the nodes that are still to run, and what keeps them alive.
 class Walk {
  public:
@@ -187,7 +196,7 @@ class Walk {
   }
 
   void run(Node& node) {
-    for (Parameter* parameter : node.parameters) parameter->owner()->before_backward(*parameter);
+    for (Parameter* parameter : node.parameters) owner_of(node, *parameter).before_backward(*parameter);
     if (node.rerun) {
       run_again(node);
     } else {
@@ -195,7 +204,7 @@ class Walk {
     }
     for (Parameter* parameter : node.parameters) {
       parameter->drop_use();
-      parameter->owner()->after_backward(*parameter);
+      owner_of(node, *parameter).after_backward(*parameter);
     }
   }
 

@@ -16,7 +16,10 @@ struct Parameter::Shares {
 };
 
 Parameter::GradTarget Parameter::accumulation_target() {
-  ZS_CHECK(grad_.data != nullptr, "parameter {} has no gradient buffer", name_);
+  if (grad_.data == nullptr)
+    throw UsageError(
+        fmt::format("parameter {} is to get a gradient in a backward that has none for it", name_),
+        "call set_trainable() between micro-batches alone, and name every parameter of an op to record_op");
   const float beta = grad_is_written_ ? 1.0f : 0.0f;
   grad_is_written_ = has_share_ = true;
   return {grad_, beta};

@@ -142,6 +142,8 @@ Tensor sum_to(const Tensor& dy, const Shape& shape) {
 
 int dim_of(const char* op, const Shape& shape, int dim) {
   if (dim >= -shape.rank() && dim < shape.rank()) return dim < 0 ? dim + shape.rank() : dim;
+  if (shape.rank() == 0)
+    throw UsageError(fmt::format("op {}: dim {} of a scalar, which has none", op, dim), "reshape it to (1)");
   throw UsageError(fmt::format("op {}: dim {} of {}", op, dim, shape.str()),
                    fmt::format("dims are 0 to {}, or -1 for the last one", shape.rank() - 1));
 }

@@ -4,6 +4,8 @@
 
 #include "tests/model/temp_dir.h"
 
+namespace cache_size_test {
+
 using namespace zs::bench;
 
 namespace {
@@ -51,3 +53,5 @@ TEST_CASE("a system that does not tell has 64 MiB") {
   system.add(0, {{"3", "Unified", "much", "0"}});
   CHECK(system.bytes({0}) == std::int64_t{64} << 20);
 }
+
+}  // namespace cache_size_test

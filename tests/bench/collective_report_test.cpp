@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+namespace collective_report_test {
+
 using namespace zs;
 using namespace zs::bench;
 
@@ -51,3 +53,5 @@ TEST_CASE("wrong elements of all rows count") {
   report.rows[1].wrong = 3;
   CHECK(report.wrong() == 3);
 }
+
+}  // namespace collective_report_test

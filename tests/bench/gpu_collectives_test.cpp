@@ -8,6 +8,8 @@
 #include "bench/collectives/collective_bench.h"
 #include "tests/bench/emulated_gpu.h"
 
+namespace gpu_collectives_test {
+
 using namespace zs;
 using namespace zs::bench;
 using namespace zs::test;
@@ -81,3 +83,5 @@ TEST_CASE("elements that no GPU has sent are counted as wrong") {
     CHECK(row.wrong > 0);
   }
 }
+
+}  // namespace gpu_collectives_test

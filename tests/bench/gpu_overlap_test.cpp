@@ -7,6 +7,8 @@
 #include "tests/bench/emulated_gpu.h"
 #include "tests/message_of.h"
 
+namespace gpu_overlap_test {
+
 using namespace zs;
 using namespace zs::bench;
 using namespace zs::test;
@@ -121,3 +123,5 @@ TEST_CASE("on the CPU the times are the host's, and it says so") {
   CHECK(json["gpu"].is_null());
   CHECK_THAT(to_text(OverlapReport{.preset = "tiny"}), !Contains("clock"));
 }
+
+}  // namespace gpu_overlap_test

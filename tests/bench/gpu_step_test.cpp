@@ -8,6 +8,8 @@
 #include "bench/step/step_bench.h"
 #include "tests/bench/emulated_gpu.h"
 
+namespace gpu_step_test {
+
 using namespace zs;
 using namespace zs::bench;
 using namespace zs::test;
@@ -119,3 +121,5 @@ TEST_CASE("where a device takes no times, where its steps went is not known") {
   CHECK_THAT(to_text(report), Catch::Contains("nothing to do") && !Catch::Contains("is not known"));
   CHECK_THAT(to_json(report), Catch::Contains(R"("idle_ms":1.0)"));
 }
+
+}  // namespace gpu_step_test

@@ -8,6 +8,8 @@
 #include "runtime/device/device.h"
 #include "tests/bench/emulated_gpu.h"
 
+namespace kernel_cases_test {
+
 using namespace zs;
 using namespace zs::bench;
 using namespace zs::test;
@@ -196,3 +198,5 @@ TEST_CASE("the ceilings come from the machine and are kept when later rounds are
   copies.measure(1);
   CHECK(copies.gb_per_s() >= best);
 }
+
+}  // namespace kernel_cases_test

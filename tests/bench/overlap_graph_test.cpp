@@ -5,6 +5,8 @@
 
 #include "bench/overlap/overlap_report.h"
 
+namespace overlap_graph_test {
+
 using namespace zs;
 using namespace zs::bench;
 
@@ -161,3 +163,5 @@ TEST_CASE("ops of one name are told apart by their stream and their order") {
   CHECK(again.next(kUnshard, "all_gather:root") == first);
   CHECK(again.next(kUnshard, "all_gather:root") == second);
 }
+
+}  // namespace overlap_graph_test

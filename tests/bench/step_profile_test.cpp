@@ -5,6 +5,8 @@
 #include "bench/step/step_report.h"
 #include "model/train/plan/ceiling.h"
 
+namespace step_profile_test {
+
 using namespace zs;
 using namespace zs::bench;
 
@@ -66,3 +68,5 @@ TEST_CASE("rates follow from the median step of all ranks") {
   CHECK(report.tokens_per_s() == Approx(2 * 3 * 4 * 256 / 0.5));
   CHECK(report.pct_of_product_ceiling() == Approx(50));
 }
+
+}  // namespace step_profile_test

@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+namespace backoff_test {
+
 using namespace zs;
 using namespace std::chrono_literals;
 
@@ -56,3 +58,5 @@ TEST_CASE("backoff ends with its time, and begins again when something moves") {
   backoff.restart();
   CHECK(ends(backoff) - begin >= 100ms);
 }
+
+}  // namespace backoff_test

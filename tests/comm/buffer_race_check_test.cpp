@@ -9,6 +9,8 @@
 #include "tests/comm/arrays.h"
 #include "tests/skip.h"
 
+namespace buffer_race_check_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -176,3 +178,5 @@ TEST_CASE("who touches nothing is left alone") {
   CHECK(outcome(publish, [](float*, float* full) { full[1] = 9; }) ==
         "");  // another rank's, which that rank may have written by then
 }
+
+}  // namespace buffer_race_check_test

@@ -8,6 +8,8 @@
 
 #include "tests/comm/arrays.h"
 
+namespace comm_dtype_test {
+
 using namespace zs;
 
 namespace {
@@ -68,3 +70,5 @@ TEST_CASE("zeros stay zero, tiny blocks become zero, and a block that is not fin
     CHECK(decoded[512] == Approx(1));
   }
 }
+
+}  // namespace comm_dtype_test

@@ -3,6 +3,8 @@
 
 #include "comm/health/watchdog.h"
 
+namespace device_poller_test {
+
 using namespace zs;
 
 TEST_CASE("a watchdog looks on while nobody answers what it asks") {
@@ -45,3 +47,5 @@ TEST_CASE("a watchdog calls for errands as long as they live") {
   std::this_thread::sleep_for(3 * kPollEvery);
   CHECK(calls == after);
 }
+
+}  // namespace device_poller_test

@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+namespace diagnosis_test {
+
 using namespace zs;
 using Kind = Diagnosis::Kind;
 
@@ -218,3 +220,5 @@ TEST_CASE(
   const std::vector<RankView> late{in(computing(0), kWorld, 8, 3), computing(1), gone};
   CHECK(diagnose_early_end(late, 3).kind == Kind::nobody);
 }
+
+}  // namespace diagnosis_test

@@ -13,6 +13,8 @@
 #include "comm/world.h"
 #include "runtime/device/device.h"
 
+namespace flight_recorder_test {
+
 using namespace zs;
 
 namespace {
@@ -136,3 +138,5 @@ TEST_CASE("faults happen on their rank, at their hit, and bad ones are refused")
   CHECK_THROWS_AS(FaultInjector("a@rnak=2:stop", 0), Error);
   CHECK_THROWS_AS(FaultInjector("a@rank=two:stop", 0), Error);
 }
+
+}  // namespace flight_recorder_test

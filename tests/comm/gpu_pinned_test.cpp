@@ -11,6 +11,8 @@
 #include "tests/gpu/emulation/fake_nccl.h"
 #include "tests/gpu/emulation/kernels.h"
 
+namespace gpu_pinned_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -75,3 +77,5 @@ TEST_CASE("the page-locked memory that operations between GPUs take is planned, 
   CHECK(driver.calls("cuMemHostAlloc") == ranks);
   CHECK(taken[0].contains("staging") == !over_nccl);
 }
+
+}  // namespace gpu_pinned_test

@@ -6,6 +6,8 @@
 #include "tests/comm/gpu_worlds.h"
 #include "tests/message_of.h"
 
+namespace gpu_worlds_test {
+
 using namespace zs;
 using namespace zs::test;
 using Catch::Contains;
@@ -119,3 +121,5 @@ TEST_CASE("the scratch that reductions and gathers between GPUs take is planned"
   });
   CHECK(wrong == 0);
 }
+
+}  // namespace gpu_worlds_test

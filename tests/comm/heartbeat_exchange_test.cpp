@@ -11,6 +11,8 @@
 #include <cstring>
 #include <thread>
 
+namespace heartbeat_exchange_test {
+
 using namespace zs;
 using Bytes = std::vector<char>;
 
@@ -303,3 +305,5 @@ TEST_CASE("where there is no address that others could reach, that is said, and 
   CHECK(lonely.problem().find("address") != std::string::npos);
   for (const HeartbeatExchange::Address& address : HeartbeatExchange::own_addresses()) CHECK(address != kLoopback);
 }
+
+}  // namespace heartbeat_exchange_test

@@ -5,6 +5,8 @@
 
 #include <catch2/catch.hpp>
 
+namespace host_map_test {
+
 using zs::HostMap;
 
 namespace {
@@ -53,3 +55,5 @@ TEST_CASE("each rank has one partner on every other host, and they share the wor
     }
   }
 }
+
+}  // namespace host_map_test

@@ -11,6 +11,8 @@
 #include "runtime/base/launch.h"
 #include "runtime/base/parse_integer.h"
 
+namespace launch_test {
+
 using namespace zs;
 
 namespace {
@@ -226,3 +228,5 @@ TEST_CASE("a number is a whole text, or none") {
     CHECK_FALSE(parse_integer<int>(text));
   }
 }
+
+}  // namespace launch_test

@@ -8,6 +8,8 @@
 #include "comm/world.h"
 #include "runtime/device/device.h"
 
+namespace local_world_test {
+
 using namespace zs;
 
 namespace {
@@ -85,14 +87,14 @@ TEST_CASE("a cause comes out before the lost peer that it explains") {
                 [](World& world) {
                   const auto comm = world.communicator();
                   if (world.rank() == 1) {
-                    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+                    std::this_thread::sleep_for(std::chrono::milliseconds(3000));
                     throw std::runtime_error("the cause");
                   }
                   const auto device = Device::create(DeviceKind::cpu, {});
                   comm->barrier(device->stream(StreamRole::compute), "unit");
                   device->synchronize();
                 },
-                {0.05}) == "the cause");
+                {1.0}) == "the cause");  // the ranks' threads meet in less, on a loaded machine too
 }
 
 TEST_CASE("a cause comes out under a watchdog, too, however long ranks take to unwind") {
@@ -254,3 +256,5 @@ TEST_CASE("operations declare what they read and write") {
         "all_to_all_v:u first -> second scratch \n"
         "barrier:u -> \n");
 }
+
+}  // namespace local_world_test

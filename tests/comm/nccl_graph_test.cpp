@@ -10,6 +10,8 @@
 #include "tests/gpu/emulation/fake_nccl.h"
 #include "tests/gpu/emulation/kernels.h"
 
+namespace nccl_graph_test {
+
 using namespace zs;
 using namespace zs::test;
 using Catch::Contains;
@@ -213,3 +215,5 @@ TEST_CASE("in the NCCL for tests a replayed operation does not meet one that is 
   };
   CHECK_THROWS_WITH(run(), Contains("did not finish within 0.5 s"));
 }
+
+}  // namespace nccl_graph_test

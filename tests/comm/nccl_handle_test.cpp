@@ -9,6 +9,8 @@
 
 #include "tests/gpu/emulation/fake_nccl.h"
 
+namespace nccl_handle_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -102,3 +104,5 @@ TEST_CASE(
   }
   CHECK(nccl.found == SlowSplit::comm(2));
 }
+
+}  // namespace nccl_handle_test

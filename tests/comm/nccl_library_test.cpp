@@ -14,6 +14,8 @@
 #include "comm/gpu/gpu_world.h"
 #include "runtime/base/check.h"
 
+namespace nccl_library_test {
+
 using namespace zs;
 namespace fs = std::filesystem;
 
@@ -119,3 +121,5 @@ TEST_CASE(
   CHECK_NOTHROW(open_nccl_library(good.c_str()));
   REQUIRE(unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT") == 0);
 }
+
+}  // namespace nccl_library_test

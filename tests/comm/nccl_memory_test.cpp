@@ -13,6 +13,8 @@
 #include "tests/gpu/emulation/fake_nccl.h"
 #include "tests/gpu/emulation/kernels.h"
 
+namespace nccl_memory_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -178,3 +180,5 @@ TEST_CASE("the NCCL for tests refuses what may not be done with registered memor
   CHECK(registry.mistakes().size() == 7);
   CHECK(driver.live_handles() == 1);  // the context
 }
+
+}  // namespace nccl_memory_test

@@ -6,6 +6,8 @@
 #include "tests/comm/gpu_worlds.h"
 #include "tests/message_of.h"
 
+namespace nccl_world_test {
+
 using namespace zs;
 using namespace zs::test;
 using Catch::Contains;
@@ -248,3 +250,5 @@ TEST_CASE("a reduction that NCCL has not needs the arithmetic to be given") {
                       Contains("f64 to nothing"));
   });
 }
+
+}  // namespace nccl_world_test

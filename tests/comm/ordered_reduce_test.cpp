@@ -14,6 +14,8 @@
 #include "runtime/base/random.h"
 #include "tests/comm/arrays.h"
 
+namespace ordered_reduce_test {
+
 using namespace zs;
 
 namespace {
@@ -192,3 +194,5 @@ TEST_CASE("sums of integers wrap") {
   ordered_reduce({small, DType::u8, nullptr, reinterpret_cast<std::byte*>(rest.data()), DType::u8, 100});
   CHECK(rest == std::vector<std::uint8_t>(100, 3));
 }
+
+}  // namespace ordered_reduce_test

@@ -4,7 +4,7 @@
 
 #include "runtime/base/check.h"
 
-namespace zs::test {
+namespace zs::test::part_table_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -36,4 +36,4 @@ TEST_CASE("a part that is shorter, or longer, than its receiver expects is named
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::part_table_test

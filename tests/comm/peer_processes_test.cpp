@@ -17,6 +17,8 @@
 
 #include "tests/skip.h"
 
+namespace peer_processes_test {
+
 using namespace zs;
 
 namespace {
@@ -245,3 +247,5 @@ TEST_CASE("of those that set the same marks in the same order one comes to the e
     REQUIRE(first <= (sees_all ? 1 : 2));
   }
 }
+
+}  // namespace peer_processes_test

@@ -13,6 +13,8 @@
 #include "runtime/base/check.h"
 #include "tests/skip.h"
 
+namespace shm_memory_test {
+
 using namespace zs;
 
 namespace {
@@ -90,3 +92,5 @@ TEST_CASE("a peer's memory that cannot be mapped leaves nothing mapped") {
   CHECK(mapped_pages() - before < bytes / sysconf(_SC_PAGESIZE) / 2);
   close(unmappable);
 }
+
+}  // namespace shm_memory_test

@@ -10,6 +10,8 @@
 #include <latch>
 #include <stdexcept>
 
+namespace watchdog_test {
+
 using namespace zs;
 
 namespace {
@@ -117,3 +119,5 @@ TEST_CASE("where records go may change while one is written") {
   CHECK(std::filesystem::file_size(folder / "last" / "rank-0.txt") > 0);
   std::filesystem::remove_all(folder);
 }
+
+}  // namespace watchdog_test

@@ -17,6 +17,8 @@
 #include "runtime/device/cgroup.h"
 #include "runtime/device/memory_limit.h"
 
+namespace cpu_topology_test {
+
 using namespace zs;
 
 namespace {
@@ -256,3 +258,5 @@ TEST_CASE("a file of a process that has ended meanwhile reads as empty") {
   CHECK(close(file) == 0);
   CHECK(read_proc_file(fmt::format("/proc/{}/stat", child)).empty());
 }
+
+}  // namespace cpu_topology_test

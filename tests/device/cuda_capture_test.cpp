@@ -8,6 +8,8 @@
 #include "tests/device/test_devices.h"
 #include "tests/message_of.h"
 
+namespace cuda_capture_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -205,3 +207,5 @@ TEST_CASE("graphs are given back, and replays make nothing new") {
   }
   CHECK(driver.live_handles() == 0);
 }
+
+}  // namespace cuda_capture_test

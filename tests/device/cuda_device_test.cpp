@@ -8,6 +8,8 @@
 #include "tests/device/test_devices.h"
 #include "tests/message_of.h"
 
+namespace cuda_device_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -233,3 +235,5 @@ TEST_CASE("delays and poisoned memory are refused on a GPU") {
   options.perturb_seed = 1;
   CHECK_THROWS_WITH(CudaDevice(options, driver.table()), Catch::Contains("for the CPU device"));
 }
+
+}  // namespace cuda_device_test

@@ -8,6 +8,8 @@
 #include "tests/device/test_devices.h"
 #include "tests/message_of.h"
 
+namespace cuda_stream_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -242,3 +244,5 @@ TEST_CASE("how far a GPU is can be asked by another thread") {
   CHECK(after == 4);
   CHECK(idle.empty());
 }
+
+}  // namespace cuda_stream_test

@@ -5,6 +5,8 @@
 
 #include "tests/device/test_devices.h"
 
+namespace cuda_times_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -116,3 +118,5 @@ TEST_CASE("a GPU that fails leaves no times of what nobody knows the end of") {
   CHECK_THROWS_WITH(gpu.device.synchronize(), Catch::Contains("CUDA error 700"));
   CHECK(gpu.times(StreamRole::compute).empty());
 }
+
+}  // namespace cuda_times_test

@@ -8,6 +8,8 @@
 
 #include "tests/device/test_devices.h"
 
+namespace nvtx_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -75,3 +77,5 @@ TEST_CASE("without a tool, or with one that cannot be used, there is none", "[no
   device.synchronize();
   CHECK(has_run);
 }
+
+}  // namespace nvtx_test

@@ -3,6 +3,8 @@
 #include "runtime/base/random.h"
 #include "runtime/device/device.h"
 
+namespace order_verifier_test {
+
 using namespace zs;
 
 namespace {
@@ -365,3 +367,5 @@ TEST_CASE("cpu and meta record the same trace of one program") {
   };
   CHECK(trace_of(DeviceKind::cpu) == trace_of(DeviceKind::meta));
 }
+
+}  // namespace order_verifier_test

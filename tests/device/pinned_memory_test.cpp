@@ -5,6 +5,8 @@
 
 #include "tests/device/test_devices.h"
 
+namespace pinned_memory_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -144,3 +146,5 @@ TEST_CASE("memory of the host that cannot be locked is one line, and nothing is 
   }
   CHECK(driver.live_handles() == 0);
 }
+
+}  // namespace pinned_memory_test

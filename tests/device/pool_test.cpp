@@ -9,6 +9,8 @@
 
 #include "runtime/device/device.h"
 
+namespace pool_test {
+
 using namespace zs;
 
 namespace {
@@ -308,3 +310,5 @@ TEST_CASE("a failed acquire counts nothing") {
   CHECK(device->memory().live_bytes() == 0);
   CHECK(device->pool().reserved_bytes() == 0);
 }
+
+}  // namespace pool_test

@@ -6,6 +6,8 @@
 
 #include "tests/device/test_devices.h"
 
+namespace profile_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -156,3 +158,5 @@ TEST_CASE("an op's time has its phase, and what it declares to read and write") 
   CHECK(time.reads[0].elems == 4);
   CHECK(time.writes.at(0).data == out.data);
 }
+
+}  // namespace profile_test

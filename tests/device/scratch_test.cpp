@@ -5,6 +5,8 @@
 #include "runtime/device/device.h"
 #include "tests/gpu/emulation/emulated_driver.h"
 
+namespace scratch_test {
+
 using namespace zs;
 
 namespace {
@@ -105,3 +107,5 @@ TEST_CASE("a GPU's kernel that runs without a stream has the GPU's memory that i
   CHECK_THROWS_WITH(exec.scratch(129), Catch::Contains("129 bytes of scratch are used, 128 were declared"));
   memory->deallocate(block.data, 256);
 }
+
+}  // namespace scratch_test

@@ -3,6 +3,8 @@
 #include "runtime/base/random.h"
 #include "runtime/device/device.h"
 
+namespace slab_test {
+
 using namespace zs;
 
 namespace {
@@ -200,3 +202,5 @@ TEST_CASE("large blocks of a slab begin at pages") {
 }
 
 TEST_CASE("a growing slab is for the meta device") { CHECK_THROWS(make_device(DeviceKind::cpu, Pool::kGrowingSlab)); }
+
+}  // namespace slab_test

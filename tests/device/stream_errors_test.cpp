@@ -2,6 +2,8 @@
 
 #include "tests/device/test_devices.h"
 
+namespace stream_errors_test {
+
 using namespace zs;
 using test::cpu_device, test::patient, test::TestDevice;
 
@@ -83,3 +85,5 @@ TEST_CASE("records made after an error do not carry it") {
   }
   CHECK_NOTHROW(device->synchronize());
 }
+
+}  // namespace stream_errors_test

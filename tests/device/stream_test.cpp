@@ -13,6 +13,8 @@
 #include "runtime/device/short_time_slice.h"
 #include "tests/device/test_devices.h"
 
+namespace stream_test {
+
 using namespace zs;
 using test::cpu_device, test::patient, test::TestDevice;
 
@@ -363,3 +365,5 @@ TEST_CASE("declared ranges are only touched, never changed") {
   device->synchronize();
   CHECK(values == before);
 }
+
+}  // namespace stream_test

@@ -5,6 +5,8 @@
 
 #include "tests/device/test_devices.h"
 
+namespace upload_ring_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -123,3 +125,5 @@ TEST_CASE("an upload that finds the ring full hears what goes wrong behind any s
   driver.stand_still(false);
   CHECK_THROWS_WITH(stream.synchronize(), Catch::Contains("rank 1 has ended (a communicator)"));
 }
+
+}  // namespace upload_ring_test

@@ -10,7 +10,7 @@
 #include "tests/examples/formulas.h"
 #include "tests/model/temp_dir.h"
 
-namespace zs::test {
+namespace zs::test::examples_test {
 namespace {
 
 constexpr std::int64_t kSteps = 20, kEvaluation = 1000;
@@ -320,4 +320,4 @@ TEST_CASE("the vision transformer computes what PyTorch does") {
 }
 TEST_CASE("the language model computes what PyTorch does") { check_example<LanguageModel>("language_model"); }
 
-}  // namespace zs::test
+}  // namespace zs::test::examples_test

@@ -9,6 +9,8 @@
 #include "tests/gpu/emulation/kernels.h"
 #include "tests/gpu/real_gpu.h"
 
+namespace smoke_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -129,3 +131,5 @@ TEST_CASE("what a kernel finds wrong ends the GPU's work with an error that name
   CHECK_THROWS_WITH(gpu->synchronize(),
                     Catch::Contains("CUDA error 719") && Catch::Contains("last enqueued: embedding"));
 }
+
+}  // namespace smoke_test

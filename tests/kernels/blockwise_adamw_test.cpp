@@ -3,7 +3,7 @@
 
 #include "tests/kernels/testing.h"
 
-namespace zs::test {
+namespace zs::test::blockwise_adamw_test {
 namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
@@ -214,4 +214,4 @@ TEST_CASE("8-bit AdamW leaves everything as it is when told to skip, and goes on
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::blockwise_adamw_test

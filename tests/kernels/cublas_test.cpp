@@ -7,6 +7,8 @@
 #include "tests/gpu/emulation/kernels.h"
 #include "tests/message_of.h"
 
+namespace cublas_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -280,3 +282,5 @@ TEST_CASE("the emulated cuBLASLt refuses GELU's input where it is missing, too n
   gpu.device.synchronize();
   CHECK(status == c.status);
 }
+
+}  // namespace cublas_test

@@ -10,6 +10,8 @@
 #include "tests/gpu/emulation/kernels.h"
 #include "tests/skip.h"
 
+namespace cuda_launch_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -234,3 +236,5 @@ TEST_CASE("the image that the driver loads holds every kernel") {
     CHECK(text.find(".text." + name + std::string(1, '\0')) != text.npos);
   }
 }
+
+}  // namespace cuda_launch_test

@@ -15,6 +15,7 @@ Allocator& memory_under_test() {
   return *memory;
 }
 
+namespace cuda_mistakes_test {
 namespace {
 
 /// Forward and backward, each thread in turn or backwards. Nothing: the emulator has found something itself.
@@ -102,4 +103,5 @@ TEST_CASE("a warp's barrier between writing and reading a tile that is left out 
   CHECK(leave_out_each(what, 0, second) == 2);
 }
 
+}  // namespace cuda_mistakes_test
 }  // namespace zs::test

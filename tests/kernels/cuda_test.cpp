@@ -1,7 +1,7 @@
 #include "tests/kernels/testing.h"
 
 /// What the CUDA kernels have and the CPU's have not.
-namespace zs::test {
+namespace zs::test::cuda_test {
 namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
@@ -213,4 +213,4 @@ TEST_CASE("rotary positions are the same bits as the CPU's") {
   CHECK(out.same_bytes(on_cpu));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::cuda_test

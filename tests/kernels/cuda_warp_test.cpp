@@ -9,7 +9,7 @@
 #include "kernels/cuda/warp.h"
 
 /// The emulator's own: warps, tensor cores, copies, and what it finds.
-namespace zs::test {
+namespace zs::test::cuda_warp_test {
 namespace {
 
 using emulation::run_grid;
@@ -188,4 +188,4 @@ TEST_CASE("what a GPU would not forgive is an error") {
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::cuda_warp_test

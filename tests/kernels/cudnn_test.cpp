@@ -5,7 +5,7 @@
 #include "tests/skip.h"
 #include "tests/stderr_of.h"
 
-namespace zs::test {
+namespace zs::test::cudnn_test {
 namespace {
 
 struct Attention {
@@ -112,4 +112,4 @@ TEST_CASE("attention by cuDNN is that of own kernels but for roundings", "[atten
   CHECK(said == "");
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::cudnn_test

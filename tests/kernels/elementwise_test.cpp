@@ -3,7 +3,7 @@
 
 #include "tests/kernels/testing.h"
 
-namespace zs::test {
+namespace zs::test::elementwise_test {
 namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
@@ -266,4 +266,4 @@ TEST_CASE("a kernel refuses buffers of the wrong size or type") {
   REQUIRE_THROWS_AS(k().scale(ctx, elsewhere, a.buffer(), 1.0f), Error);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::elementwise_test

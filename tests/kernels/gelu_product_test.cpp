@@ -1,7 +1,7 @@
 #include "tests/kernels/testing.h"
 
 /// Products that compute GELU, or its gradient, which the CPU's kernels do not have.
-namespace zs::test {
+namespace zs::test::gelu_product_test {
 namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
@@ -124,4 +124,4 @@ TEST_CASE("products with GELU refuse what does not fit") {
   REQUIRE_THROWS_AS(k().matmul_gelu(ctx, y.buffer(), {c.buffer(), a.buffer(), b.buffer(), {}}, d), Error);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::gelu_product_test

@@ -4,7 +4,7 @@
 
 #include "tests/kernels/testing.h"
 
-namespace zs::test {
+namespace zs::test::grad_norm_test {
 namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
@@ -236,4 +236,4 @@ TEST_CASE("a gradient is scaled by the clip coefficient") {
   REQUIRE(grad.list() == expected);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::grad_norm_test

@@ -7,7 +7,7 @@
 #include "kernels/fp8.h"
 #include "tests/kernels/testing.h"
 
-namespace zs::test {
+namespace zs::test::int8_blocks_test {
 namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
@@ -177,4 +177,4 @@ TEST_CASE("packed elements of another size, dtype or address are refused") {
   CHECK_NOTHROW(k().pack_int8(ctx, one, values.buffer(), 1));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::int8_blocks_test

@@ -7,7 +7,7 @@
 #include "kernels/cpu/host.h"
 #include "tests/kernels/testing.h"
 
-namespace zs::test {
+namespace zs::test::isa_test {
 namespace {
 
 using cpu::Data;
@@ -365,4 +365,4 @@ TEST_CASE("every instruction set reduces to the same bits, in lines and across t
                     });
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::isa_test

@@ -1,6 +1,6 @@
 #include "tests/kernels/testing.h"
 
-namespace zs::test {
+namespace zs::test::loss_test {
 namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
@@ -219,4 +219,4 @@ TEST_CASE("a sum is carried in double precision") {
   REQUIRE(out[0][0] == static_cast<double>(static_cast<float>(0.25 * expected)));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::loss_test

@@ -2,7 +2,7 @@
 
 #include "tests/kernels/testing.h"
 
-namespace zs::test {
+namespace zs::test::matmul_test {
 namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
@@ -118,4 +118,4 @@ TEST_CASE("a product refuses operands that do not fit") {
   REQUIRE_THROWS_AS(k().matmul(ctx, c.buffer(), a.buffer(), b.buffer(), c.buffer(), MatmulDims{2, 2, 3}), Error);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::matmul_test

@@ -1,7 +1,7 @@
 // Layer norm and RMS norm, and what they add on their way.
 #include "tests/kernels/testing.h"
 
-namespace zs::test {
+namespace zs::test::norm_test {
 namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
@@ -327,4 +327,4 @@ TEST_CASE("RMS norm's gradients of wide rows do not depend on the threads, and a
   require_close(out[1], dgamma, 1e-4);  // 400 terms of order 1 in f32
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::norm_test

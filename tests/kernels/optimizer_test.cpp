@@ -3,7 +3,7 @@
 
 #include "tests/kernels/testing.h"
 
-namespace zs::test {
+namespace zs::test::optimizer_test {
 namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
@@ -275,4 +275,4 @@ TEST_CASE("AdamW leaves everything as it is when told to skip") {
   for (const Values& values : o) REQUIRE(values.same_bytes(start));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::optimizer_test

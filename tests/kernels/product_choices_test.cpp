@@ -7,6 +7,8 @@
 #include "tests/gpu/emulation/emulated_cublas.h"
 #include "tests/gpu/emulation/kernels.h"
 
+namespace product_choices_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -230,3 +232,5 @@ TEST_CASE("events that products are timed by are given back, whether that is set
   CHECK(driver.live_handles() == 0);
   CHECK(cublas.live_handles() == 0);
 }
+
+}  // namespace product_choices_test

@@ -1,6 +1,6 @@
 #include "tests/kernels/testing.h"
 
-namespace zs::test {
+namespace zs::test::rotary_test {
 namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
@@ -116,4 +116,4 @@ TEST_CASE("rotary positions refuse heads that have no halves", "[rotary]") {
                       Catch::Contains("rotary positions for head_dim 3"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::rotary_test

@@ -1,6 +1,6 @@
 #include "tests/kernels/testing.h"
 
-namespace zs::test {
+namespace zs::test::rows_test {
 namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
@@ -107,4 +107,4 @@ TEST_CASE("a token outside the table is refused by number", "[cpu]") {
   REQUIRE_THROWS_AS(k().embedding_backward(ctx, table.buffer(), ids.buffer(), out.buffer(), 2, 0.0f, -1), Error);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::rows_test

@@ -1,6 +1,6 @@
 #include "tests/kernels/testing.h"
 
-namespace zs::test {
+namespace zs::test::stochastic_cast_test {
 namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
@@ -94,4 +94,4 @@ TEST_CASE("a stochastic cast refuses other dtypes") {
   REQUIRE_THROWS_AS(k().stochastic_cast(ctx, narrow.buffer(), narrow.buffer(), kWhole), Error);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::stochastic_cast_test

@@ -11,7 +11,7 @@
 #include "tests/message_of.h"
 #include "tests/tensor/gradient_check.h"
 
-namespace zs::test {
+namespace zs::test::attention_test {
 namespace {
 
 constexpr std::int64_t kBatch = 2, kTokens = 7, kWidth = 8, kHeads = 4, kKvHeads = 2, kDim = 3;
@@ -122,4 +122,4 @@ TEST_CASE("a cache is refused where a token sees what comes behind it, or a mask
             ": a cache is of tokens that see those before them, all or a window of them");
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::attention_test

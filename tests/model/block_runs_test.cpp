@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace zs {
+namespace zs::block_runs_test {
 namespace {
 
 using Bytes = std::vector<std::int64_t>;
@@ -37,4 +37,4 @@ TEST_CASE("a unit is named by its first and its last block") {
   CHECK(name_of_blocks("first", "last") == "first-last");
 }
 
-}  // namespace zs
+}  // namespace zs::block_runs_test

@@ -16,7 +16,7 @@
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 
-namespace zs::test {
+namespace zs::test::chat_test {
 namespace {
 
 using nlohmann::json;
@@ -232,4 +232,4 @@ TEST_CASE("of a chat the assistant's turns are trained on, or the last, or every
   CHECK(parts(TrainOn::all) == std::vector<std::string>{"<user>a</s><assistant>b</s><user>c</s><assistant>d</s>"});
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::chat_test

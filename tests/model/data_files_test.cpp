@@ -8,6 +8,8 @@
 #include "runtime/base/check.h"
 #include "tests/model/temp_dir.h"
 
+namespace data_files_test {
+
 using namespace zs;
 using test::TempDir;
 namespace fs = std::filesystem;
@@ -115,3 +117,5 @@ TEST_CASE("a folder that cannot be listed or entered is named, not the one above
   CHECK(where(dir / "d/locked/*.txt", {}, 0700) == dir / "d/locked");
   CHECK(where(dir / "d", {}, 0755).empty());
 }
+
+}  // namespace data_files_test

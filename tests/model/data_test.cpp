@@ -13,6 +13,8 @@
 #include "tests/model/temp_dir.h"
 #include "tests/model/token_files.h"
 
+namespace data_test {
+
 using namespace zs;
 using namespace zs::test;
 namespace fs = std::filesystem;
@@ -313,3 +315,5 @@ TEST_CASE("a corpus too short for one sample is refused") {
   CHECK(message(89, 0.1) == "the validation data has 8 tokens, one sample needs 9");
   CHECK(message(90, 0.1).empty());
 }
+
+}  // namespace data_test

@@ -8,7 +8,7 @@
 #include "tests/tensor/gradient_check.h"
 #include "tests/tensor/plain_owner.h"
 
-namespace zs::test {
+namespace zs::test::documents_test {
 namespace {
 
 constexpr std::int64_t kBatch = 2, kTime = 16;
@@ -115,4 +115,4 @@ TEST_CASE("documents of one loss are not those of the next") {
   CHECK(first != Approx(once.outcome().loss).epsilon(1e-6));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::documents_test

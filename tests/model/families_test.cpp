@@ -14,7 +14,7 @@
 #include "tests/message_of.h"
 #include "tests/tensor/gradient_check.h"
 
-namespace zs::test {
+namespace zs::test::families_test {
 namespace {
 
 constexpr std::int64_t kTime = 11;
@@ -370,4 +370,4 @@ TEST_CASE("a model of sizes that do not go together is refused with its sizes") 
                     Catch::Contains("heads of 3 elements"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::families_test

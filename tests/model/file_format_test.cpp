@@ -4,6 +4,8 @@
 #include "tests/model/temp_dir.h"
 #include "tests/model/token_files.h"
 
+namespace file_format_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -168,3 +170,5 @@ TEST_CASE("random bytes as a token file are tokens or an error, never a crash") 
     }
   }
 }
+
+}  // namespace file_format_test

@@ -5,7 +5,7 @@
 #include "runtime/tensor/reduction.h"
 #include "tests/model/temp_dir.h"
 
-namespace zs::test {
+namespace zs::test::framed_documents_test {
 namespace {
 
 constexpr std::int64_t kSequence = 8;
@@ -203,4 +203,4 @@ TEST_CASE("documents through a tokenizer end with its end-of-text token, and a p
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::framed_documents_test

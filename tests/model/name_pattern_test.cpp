@@ -6,6 +6,8 @@
 #include "runtime/base/check.h"
 #include "tests/message_of.h"
 
+namespace name_pattern_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -97,3 +99,5 @@ TEST_CASE("the nearest names leave integers open, each form once") {
   CHECK(nearest_names("nrom", names).size() == 3);
   CHECK(nearest_names("x", {}).empty());
 }
+
+}  // namespace name_pattern_test

@@ -15,7 +15,7 @@
 #include "runtime/shard/runtime/sharded_runtime.h"
 #include "tests/tensor/gradient_check.h"
 
-namespace zs::test {
+namespace zs::test::nn_test {
 namespace {
 
 std::vector<std::string> names_of(const Module& module) {
@@ -221,4 +221,4 @@ TEST_CASE("a Sequential and a ModuleList compute their layers one after the othe
   CHECK(stack.more[1].path() == "more.1");
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::nn_test

@@ -15,6 +15,8 @@
 #include "tests/code_in_child.h"
 #include "tests/model/temp_dir.h"
 
+namespace output_file_test {
+
 using namespace zs;
 using test::TempDir;
 namespace fs = std::filesystem;
@@ -112,3 +114,5 @@ TEST_CASE("what a killed writer has left goes with the next one, and what anothe
   CHECK(fs::exists(dir / "a.99999998-0.tmp"));
   CHECK(dir.entries() == 4);
 }
+
+}  // namespace output_file_test

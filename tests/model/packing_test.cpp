@@ -10,7 +10,7 @@
 #include "runtime/tensor/reduction.h"
 #include "tests/model/temp_dir.h"
 
-namespace zs::test {
+namespace zs::test::packing_test {
 namespace {
 
 constexpr std::int64_t kSequence = 8;
@@ -317,4 +317,4 @@ TEST_CASE("a missing field is refused with those that there are") {
   CHECK(refusal(options).what_to_do() == "set data.prompt_field to one of its fields: prompt, completion");
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::packing_test

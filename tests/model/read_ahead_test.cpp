@@ -8,7 +8,7 @@
 
 #include "runtime/base/check.h"
 
-namespace zs::test {
+namespace zs::test::read_ahead_test {
 namespace {
 
 SampleBatch batch_of(std::int64_t first) { return {{static_cast<std::int32_t>(first)}, {}, {first}}; }
@@ -70,4 +70,4 @@ TEST_CASE("what reading threw is thrown where that is asked for, and not before"
   CHECK(ahead.take(2).lengths.front() == 2);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::read_ahead_test

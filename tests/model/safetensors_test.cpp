@@ -6,6 +6,8 @@
 
 #include "tests/model/temp_dir.h"
 
+namespace safetensors_test {
+
 using namespace zs;
 using nlohmann::json;
 using test::TempDir;
@@ -126,3 +128,5 @@ TEST_CASE("an unfinished file leaves nothing and an older one in place") {
   CHECK(dir.entries() == 1);
   CHECK(test::read_file(dir / "m") == "older");
 }
+
+}  // namespace safetensors_test

@@ -7,6 +7,8 @@
 
 #include "tests/message_of.h"
 
+namespace shard_plan_test {
+
 using namespace zs;
 using namespace zs::test;
 using Catch::Contains;
@@ -376,3 +378,5 @@ TEST_CASE("3-1, 3-10: the first rule that matches a unit says a thing, and each 
   plan.rules.back() = {.pattern = "a", .param = DType::f32, .key = "none"};
   CHECK_THAT(problem_of({"a.0", "a.1", "b"}, plan), Contains("plan.none: \"a\" matches no unit"));
 }
+
+}  // namespace shard_plan_test

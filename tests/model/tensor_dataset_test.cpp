@@ -12,7 +12,7 @@
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 
-namespace zs::test {
+namespace zs::test::tensor_dataset_test {
 namespace {
 
 using Catch::Contains;
@@ -140,4 +140,4 @@ TEST_CASE("what makes no samples is one clear error") {
              Contains("row 1 of tensor \"kind\" has 1099511627776, which i32 has no room for"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::tensor_dataset_test

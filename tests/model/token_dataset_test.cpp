@@ -14,7 +14,7 @@
 #include "tests/model/temp_dir.h"
 #include "tests/model/token_files.h"
 
-namespace zs::test {
+namespace zs::test::token_dataset_test {
 namespace {
 
 using Catch::Contains;
@@ -167,4 +167,4 @@ TEST_CASE("what makes no samples of tokens is one clear error, in words of the l
              Contains("set overlong = \"split\""));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::token_dataset_test

@@ -9,6 +9,8 @@
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 
+namespace tokenizer_config_test {
+
 using namespace zs;
 using Catch::Matchers::Contains;
 using nlohmann::json;
@@ -128,3 +130,5 @@ TEST_CASE("tokens beside tokenizer.model are found in a text, and its own where 
   CHECK(with_files(dir, {{"eos_token", "</s>"}})->encode("e</s>") == joined(word, {2}));
   CHECK(with_files(dir, {{"add_prefix_space", false}})->encode("e e") == joined({letter}, word));
 }
+
+}  // namespace tokenizer_config_test

@@ -9,6 +9,8 @@
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 
+namespace tokenizer_test {
+
 using namespace zs;
 using Catch::Matchers::Contains;
 using nlohmann::json;
@@ -379,3 +381,5 @@ TEST_CASE("a map of characters that leads out of itself is refused before anythi
   CHECK_THAT(refused(good.substr(0, good.size() - 1)), Contains("no SentencePiece model"));
   CHECK_THAT(refused(good + "\x1c"), Contains("no SentencePiece model"));
 }
+
+}  // namespace tokenizer_test

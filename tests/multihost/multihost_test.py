@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Training across hosts: the same bits as on one, over slow links too, and one clear line and no process left when a host is lost or a rank of
-one stops.
-Usage: multihost_test.py TRAIN BUILD"""
+one stops. Without --long one case of each kind.
+Usage: multihost_test.py TRAIN BUILD [--long]"""
 
 import json
 import os
@@ -124,11 +124,14 @@ def watched_case(report, train, hosts, ranks_each, name, says, fault="", stops=N
         report.case(f"{len(hosts.names)} hosts of {ranks_each} ranks: {name}{after}", problems + left_running(hosts), result)
 
 
-def launch_cases(report, train, hosts):
-    """Ways to start a run that docs/clusters.md names."""
-    shown = ["--mca", "mpi_show_mca_params", "environment"]
+def hostfile_case(report, train, hosts):
     with tempfile.TemporaryDirectory(prefix="multihost.") as folder:
         same_bits_case(report, train, hosts, [2, 1], hostfile=pathlib.Path(folder, "hosts.txt"))
+
+
+def launch_cases(report, train, hosts):
+    """Further ways to start a run that docs/clusters.md names."""
+    shown = ["--mca", "mpi_show_mca_params", "environment"]
     same_bits_case(report, train, hosts, 1, *shown, network=CIDR, says=[" btl_tcp_if_include=eth0 ", " btl_tcp_flags=send,inplace,need-ack "])
     flags = "send,put,inplace,need-ack"
     same_bits_case(report, train, hosts, 1, *shown, "--mca", "btl_tcp_flags", flags, says=[f" btl_tcp_flags={flags} "])
@@ -176,13 +179,14 @@ def bench_case(report, build, ranks_each, scheme, bytes_gathered, bytes_reduced,
     report.case(f"bench/multihost.py, 2 hosts of {ranks_each} ranks {words or 'zero3'}{f', {counted:.2f} MiB of {wanted:.2f}' if good else ''}", problems, result)
 
 
-def bench_cases(report, build):
+def bench_cases(report, build, is_long):
     eight_bits = 1 + 4 / 256  # and a scale of four bytes for every 256
-    bench_case(report, build, 1, {}, 2, 4, is_json=False)
-    bench_case(report, build, 1, {"compress_gather": "int8"}, eight_bits, 4)
-    bench_case(report, build, 1, {"compress_gather": "int8", "compress_reduce": "int8"}, eight_bits, eight_bits)
-    bench_case(report, build, 2, {}, 2, 4)
     bench_case(report, build, 2, {"strategy": "nested", "group_size": 2}, 2, 4)
+    if is_long:
+        bench_case(report, build, 1, {}, 2, 4, is_json=False)
+        bench_case(report, build, 1, {"compress_gather": "int8"}, eight_bits, 4)
+        bench_case(report, build, 1, {"compress_gather": "int8", "compress_reduce": "int8"}, eight_bits, eight_bits)
+        bench_case(report, build, 2, {}, 2, 4)
 
 
 def remains(pid):
@@ -216,37 +220,56 @@ def ended_user_case(report, signal_number):
     report.case(f"who holds hosts is ended by {signal.Signals(signal_number).name}", problems)
 
 
-def training_cases(report, train):
+STOPPED = r"in .*; rank \d waits in .*\({where}"
+
+
+def stopped_case(report, train, hosts, ranks_each, rank):
+    said = rf"rank {rank} stopped answering [\d.]+ s ago {STOPPED}state T" if ranks_each > 1 else \
+        rf"rank {rank} has not been heard for [\d.]+ s, last {STOPPED}stopped, or no power"
+    watched_case(report, train, hosts, ranks_each, f"rank {rank} is stopped{', IPv6' if hosts.family == 6 else ''}", [said], stops=rank)
+
+
+def two_hosts_cases(report, train, hosts, is_long):
+    same_bits_case(report, train, hosts, 2)
+    hostfile_case(report, train, hosts)
+    stopped_case(report, train, hosts, 2, 3)
+    stopped_case(report, train, hosts, 1, 1)
+    watched_case(report, train, hosts, 2, "rank 2 throws", ["an exception", "rank 2"], "step@rank=2,hit=5:throw", code=70)
+    if not is_long:
+        return
+    same_bits_case(report, train, hosts, 1)
+    same_bits_case(report, train, hosts, 2, "--map-by", "node")
+    launch_cases(report, train, hosts)
+    stopped_case(report, train, hosts, 2, 0)
+    stopped_case(report, train, hosts, 2, 2)
+    stopped_case(report, train, hosts, 1, 0)
+    watched_case(report, train, hosts, 1, "rank 1 is stopped, and hosts do not tell each other", ["waited 12 s for rank 1"], stops=1,
+                 most_lines=2, watchdog__hosts=False, comm__timeout_s=12)
+    watched_case(report, train, hosts, 2, "rank 1 throws", ["an exception", "rank 1"], "step@rank=1,hit=5:throw", code=70)
+    watched_case(report, train, hosts, 2, "rank 3 stops at the start", ["rank 3 stopped answering", "host host1, "], "init@rank=3:stop")
+    watched_case(report, train, hosts, 2, "MPI's network does not lead to the other host", [r"MPI_\w+ has not ended for", r"\): .*btl_tcp_if_include"], most_lines=2, mpi_network="lo")
+    watched_case(report, train, hosts, 1, "rank 1 stops at the start", ["MPI_Init has not ended for", "those of other hosts cannot be seen"], "init@rank=1:stop")
+
+
+def training_cases(report, train, is_long):
     with Hosts(2) as hosts:
-        same_bits_case(report, train, hosts, 1)
-        same_bits_case(report, train, hosts, 2)
-        same_bits_case(report, train, hosts, 2, "--map-by", "node")
-        launch_cases(report, train, hosts)
-        place = r"in .*; rank \d waits in .*\({where}"
-        for rank in (0, 2, 3):
-            watched_case(report, train, hosts, 2, f"rank {rank} is stopped", [rf"rank {rank} stopped answering [\d.]+ s ago {place}state T"], stops=rank)
-        for rank in (0, 1):
-            watched_case(report, train, hosts, 1, f"rank {rank} is stopped", [rf"rank {rank} has not been heard for [\d.]+ s, last {place}stopped, or no power"], stops=rank)
-        watched_case(report, train, hosts, 1, "rank 1 is stopped, and hosts do not tell each other", ["waited 12 s for rank 1"], stops=1,
-                     most_lines=2, watchdog__hosts=False, comm__timeout_s=12)
-        for rank in (1, 2):
-            watched_case(report, train, hosts, 2, f"rank {rank} throws", ["an exception", f"rank {rank}"], f"step@rank={rank},hit=5:throw", code=70)
-        watched_case(report, train, hosts, 2, "rank 3 stops at the start", ["rank 3 stopped answering", "host host1, "], "init@rank=3:stop")
-        watched_case(report, train, hosts, 2, "MPI's network does not lead to the other host", [r"MPI_\w+ has not ended for", r"\): .*btl_tcp_if_include"], most_lines=2, mpi_network="lo")
-        watched_case(report, train, hosts, 1, "rank 1 stops at the start", ["MPI_Init has not ended for", "those of other hosts cannot be seen"], "init@rank=1:stop")
+        two_hosts_cases(report, train, hosts, is_long)
     with Hosts(3, rate="20mbit") as hosts:
         same_bits_case(report, train, hosts, 1)
-        same_bits_case(report, train, hosts, 2)
-    with Hosts(4) as hosts:
-        same_bits_case(report, train, hosts, 1)
+        if is_long:
+            same_bits_case(report, train, hosts, 2)
+    if is_long:
+        with Hosts(4) as hosts:
+            same_bits_case(report, train, hosts, 1)
     with Hosts(2, family=6) as hosts:
         same_bits_case(report, train, hosts, 1)
-        same_bits_case(report, train, hosts, 2)
-        watched_case(report, train, hosts, 1, "rank 1 is stopped, IPv6", [rf"rank 1 has not been heard for [\d.]+ s, last {place}stopped, or no power"], stops=1)
+        if is_long:
+            same_bits_case(report, train, hosts, 2)
+            stopped_case(report, train, hosts, 1, 1)
 
 
 def main():
-    train, report = pathlib.Path(sys.argv[1]).resolve(), harness.Report()
+    train, report, is_long = pathlib.Path(sys.argv[1]).resolve(), harness.Report(), "--long" in sys.argv
     harness.become_subreaper()
     try:
         with Hosts(1):
@@ -255,13 +278,14 @@ def main():
         print(f"skipped: {reason}")
         return harness.SKIP
     try:
-        for signal_number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+        for signal_number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL) if is_long else (signal.SIGKILL,):
             ended_user_case(report, signal_number)
-        training_cases(report, train)
-        bench_cases(report, sys.argv[2])
+        training_cases(report, train, is_long)
+        bench_cases(report, sys.argv[2], is_long)
         # 205 is mpirun's own, where it gives its daemon on the other host up before it has heard of the rank's end.
-        lost_host_case(report, train, "a host that dies", lambda hosts: kill_all(hosts, "host1"), [128 + signal.SIGKILL, 9, 205], [])
         lost_host_case(report, train, "a cable that is pulled", lambda hosts: hosts.cut("host1"), [69, 205], ["waited 3 s for rank 1", "train: error:"])
+        if is_long:
+            lost_host_case(report, train, "a host that dies", lambda hosts: kill_all(hosts, "host1"), [128 + signal.SIGKILL, 9, 205], [])
     except Unavailable as reason:
         report.case("hosts, which could be made before", [str(reason)])
     return report.exit_code()

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""Every header of the product, and with --sources every source too, compiles by itself: a build of several files at once (unity) and precompiled
-headers hide an include that is missing. Headers go through GCC, which has the standard library's headers precompiled (a missing one of these is
-includes_test's to find; with --sources they are not), and through clang with libc++ where these are installed.
+"""Every header of the product, and with --sources every source too, compiles by itself: a build of several files at once (unity) hides an include
+that is missing. Headers go through GCC, and through clang with libc++ where these are installed.
 Usage: alone_test.py SOURCE_ROOT [--sources]   (or --self-test)"""
 
 import pathlib
@@ -12,7 +11,6 @@ import sys
 import tempfile
 
 import clang_tools
-import includes_test
 
 FOR_NVCC = "kernels/cuda/"       # compiled by nvcc, and by the emulation's own sources
 OF_TILES = "kernels/cpu/amx.h"   # a part of the files that are compiled for AMX, with their flags and headers
@@ -20,14 +18,6 @@ GCC_VECTORS = "kernels/cpu/"     # written in GCC's vector extensions, some of w
 
 
 FLAGS = ["-std=c++20", "-fopenmp", "-w"]
-
-
-def precompiled(folder):
-    """The words by which GCC includes every header of the standard library, parsed once: it is most of a header's time."""
-    header = pathlib.Path(folder, "standard.h")
-    header.write_text("".join(f"#include <{name}>\n" for name in includes_test.NAMES))
-    subprocess.run(["g++", *FLAGS, "-x", "c++-header", header], check=True, timeout=300)
-    return ["-include", str(header)]
 
 
 def compilers():
@@ -47,12 +37,11 @@ def files(root, ending, left_out):
     return sorted(name for name in names if not name.startswith(left_out))
 
 
-def problems_of_headers(root, standard=()):
-    """`standard`: what `precompiled` says, for GCC alone."""
+def problems_of_headers(root):
     problems = []
     for compiler, command, is_gcc in compilers():
         names = files(root, ".h", (FOR_NVCC, OF_TILES) if is_gcc else (FOR_NVCC, GCC_VECTORS))
-        flags = [*FLAGS, "-I.", *include_flags(), *(standard if is_gcc else ()), "-fsyntax-only", "-x", "c++"]
+        flags = [*FLAGS, "-I.", *include_flags(), "-fsyntax-only", "-x", "c++"]
         wrong = clang_tools.run_over([[name] for name in names], command + flags, root)
         problems += [f"{name} does not compile alone ({compiler}):\n{text}" for (name,), text in wrong]
         print(f"{len(names)} headers by {compiler}, {len(wrong)} that do not compile alone")
@@ -83,10 +72,6 @@ def self_test():
         (root / "comm" / "part.h").write_text("#pragma once\ninline std::string name() { return {}; }\n")
         found = problems_of_headers(root)
         assert found and all(problem.startswith("comm/part.h") for problem in found), found
-        (root / "comm" / "part.h").write_text("#pragma once\ninline Whole name() { return {}; }\n")
-        with tempfile.TemporaryDirectory() as standard:
-            found = problems_of_headers(root, precompiled(standard))
-        assert found and all(problem.startswith("comm/part.h") for problem in found), found
     return 0
 
 
@@ -94,11 +79,7 @@ def main():
     if sys.argv[1:] == ["--self-test"]:
         return self_test()
     root = pathlib.Path(sys.argv[1]).resolve()
-    if "--sources" in sys.argv:
-        problems = problems_of_headers(root) + problems_of_sources(root)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            problems = problems_of_headers(root, precompiled(folder))
+    problems = problems_of_headers(root) + (problems_of_sources(root) if "--sources" in sys.argv else [])
     for problem in problems:
         print(problem)
     return 1 if problems else 0

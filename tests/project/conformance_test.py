@@ -114,6 +114,11 @@ def problems_of(page, tree):
     return problems, rows
 
 
+def included(unity_files):
+    """Sources that are compiled several at once are named in the files that include them alone."""
+    return [source for file in unity_files for source in re.findall(r"^#include *[<\"]([^>\"]*)[>\"]", pathlib.Path(file).read_text(), re.M)]
+
+
 def read_build(root, build):
     def load(name):
         return json.loads((build / "meson-info" / name).read_text())
@@ -126,7 +131,8 @@ def read_build(root, build):
     for path, arguments in runs.items():
         sources = [path]
         if path in by_output:
-            sources = [source for group in by_output[path]["target_sources"] for source in group.get("sources", [])]
+            groups = by_output[path]["target_sources"]
+            sources = [source for group in groups for source in group.get("sources", []) + included(group.get("generated_sources", []))]
         for source in sources:
             try:
                 name = str(pathlib.Path(source).resolve().relative_to(root))

@@ -28,7 +28,7 @@ LD_LIBRARY_PATH=$lib ./consumer
 # shellcheck disable=SC2046
 c++ -std=c++20 -O1 "$here/consumer/main.cpp" -o consumer_static $(ask --cflags) "$lib/libzshard.a" $(ask --static --libs | sed "s/-lzshard//")
 ./consumer_static
-"$prefix/bin/train" --version
+"$prefix/bin/zshard" --version
 
 # The shared library exports names of zs alone.
 foreign=$(nm -DC --defined-only "$lib/libzshard.so" | cut -d' ' -f3- | grep -Ev '^((vtable|VTT|typeinfo|typeinfo name|guard variable) for |(non-)?virtual thunk to )?zs::' || true)

@@ -24,7 +24,7 @@ ALLOWED = {
 ROOMS = {
     MODEL: "train > lora, zshard > families, datasets > weights, job > sharding, data > nn, chat > tokenizer > json",
     "model/train": "cli > trainer > report, inference > run_dir > plan > session > rank > config, profile",
-    SHARD: "checkpoint > optimizers, runtime > execute > placement, offload > schedule, collectives",
+    SHARD: "checkpoint > optimizers, runtime > execute > placement, offload > schedule, collectives, experts",
     COMM: "worlds > shm, mpi, nccl > direct, gpu > . > health > host",
     KERNELS: "cpu, cuda > .",
     TENSOR: "ops > .",

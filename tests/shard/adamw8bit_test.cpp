@@ -11,7 +11,7 @@
 #include "tests/model/temp_dir.h"
 #include "tests/shard/optimizer_run.h"
 
-namespace zs::test {
+namespace zs::test::adamw8bit_test {
 namespace {
 
 using Catch::Contains;
@@ -151,4 +151,4 @@ TEST_CASE("8-bit AdamW keeps a code an element and a scale a block, and says wha
       Contains("another optimizer: adamw8bit.m, adamw8bit.m_scale, adamw8bit.v, adamw8bit.v_scale, here adamw.m"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::adamw8bit_test

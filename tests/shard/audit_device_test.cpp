@@ -5,7 +5,7 @@
 
 #include "tests/shard/audit_device.h"
 
-namespace zs::test {
+namespace zs::test::audit_device_test {
 namespace {
 
 /// What an audit says of one op of the test.
@@ -62,4 +62,4 @@ TEST_CASE("each way to declare wrongly is found") {
         }).find(expected[way]) != std::string::npos);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::audit_device_test

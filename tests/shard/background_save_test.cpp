@@ -17,7 +17,7 @@
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"
 
-namespace zs::test {
+namespace zs::test::background_save_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -236,4 +236,4 @@ TEST_CASE("what is not finite is refused before anything goes on", "[background]
   CHECK(names(root).empty());
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::background_save_test

@@ -16,7 +16,7 @@
 #include "tests/shard/file_watches.h"
 #include "tests/shard/tiny_training.h"
 
-namespace zs::test {
+namespace zs::test::checkpoint_faults_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -337,6 +337,25 @@ TEST_CASE("C12: pruning keeps the newest, and killed anywhere it leaves whole ch
   CHECK(list_checkpoints(root.path()) == std::vector<std::int64_t>{3, 10});
 }
 
+TEST_CASE("What a link leads to is not pruned: it may be another run's", "[checkpoint]") {
+  const TempDir root, elsewhere;
+  saved(elsewhere, 1, {1, 2});
+  const std::string link = root / "checkpoints";
+  fs::create_directory_symlink(elsewhere.path(), link);
+  const auto code_of = [](auto remove) {
+    try {
+      remove();
+    } catch (const Error& error) {
+      return error.code();
+    }
+    return ExitCode::ok;
+  };
+  CHECK(code_of([&] { prune_checkpoints(Folder::open(link), 1); }) == ExitCode::cannot_create);
+  CHECK(code_of([&] { remove_later_checkpoints(Folder::open(link), 1); }) == ExitCode::cannot_create);
+  CHECK(list_checkpoints(elsewhere.path()) == std::vector<std::int64_t>{1, 2});
+  prune_checkpoints(Folder::open(root / "nowhere"), 1);
+}
+
 TEST_CASE("C5: folders that are being written or removed are no checkpoints", "[checkpoint]") {
   const TempDir root;
   for (const char* name :
@@ -378,4 +397,4 @@ TEST_CASE("N1: values that are not finite are never saved", "[checkpoint]") {
   CHECK(root.entries() == 0);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::checkpoint_faults_test

@@ -9,7 +9,7 @@
 
 #include "runtime/base/check.h"
 
-namespace zs::test {
+namespace zs::test::checkpoint_manifest_test {
 namespace {
 
 using nlohmann::json;
@@ -266,4 +266,4 @@ TEST_CASE("C14: a manifest of version 1 stays readable", "[checkpoint]") {
   CHECK(parse_manifest(text, "place").step == 5);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::checkpoint_manifest_test

@@ -8,7 +8,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/random.h"
 
-namespace zs::test {
+namespace zs::test::checkpoint_plan_test {
 namespace {
 
 using Held = std::vector<std::vector<ElementRange>>;
@@ -206,4 +206,4 @@ TEST_CASE("a tensor with a hole or an overlap is not complete", "[checkpoint]") 
   CHECK_FALSE(SegmentIndex({{{0, 0, 9, 64}}}, {10}, {4}).is_complete(0));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::checkpoint_plan_test

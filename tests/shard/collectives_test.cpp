@@ -8,7 +8,7 @@
 #include "runtime/tensor/reduction.h"
 #include "tests/shard/chain_model.h"
 
-namespace zs::test {
+namespace zs::test::collectives_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -77,4 +77,18 @@ TEST_CASE("tensors of the ranks lie one after the other along a dim, and each ge
   }
 }
 
-}  // namespace zs::test
+TEST_CASE("what all ranks gather hands each rank the sum of what their losses gave for its part") {
+  const auto rows = of_ranks(true, [](auto& ranks, const Tensor& x) { return all_gather(ranks, x); });
+  const auto columns = of_ranks(true, [](auto& ranks, const Tensor& x) { return all_gather(ranks, x, 1); });
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const auto at = static_cast<std::size_t>(rank);
+    const auto first = static_cast<float>(4 * rank), column = static_cast<float>(2 * rank);
+    CHECK(rows[at].value == Floats{1, 2, 3, 4, 2, 4, 6, 8, 3, 6, 9, 12});
+    // The ranks' losses weigh 1, 2 and 3 times the element's number
+    CHECK(rows[at].gradient == Floats{6 * (first + 1), 6 * (first + 2), 6 * (first + 3), 6 * (first + 4)});
+    CHECK(columns[at].value == Floats{1, 2, 2, 4, 3, 6, 3, 4, 6, 8, 9, 12});
+    CHECK(columns[at].gradient == Floats{6 * (column + 1), 6 * (column + 2), 6 * (column + 7), 6 * (column + 8)});
+  }
+}
+
+}  // namespace zs::test::collectives_test

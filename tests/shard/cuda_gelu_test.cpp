@@ -3,7 +3,7 @@
 
 #include "tests/shard/mlp_training.h"
 
-namespace zs::test {
+namespace zs::test::cuda_gelu_test {
 namespace {
 
 constexpr int kSteps = 4, kMicroBatches = 2, kBlocks = 2;
@@ -72,4 +72,4 @@ TEST_CASE("GELU in products gives the same bits when a training is repeated, and
   check_same_bits(train(Library::whole, true), first);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::cuda_gelu_test

@@ -15,7 +15,7 @@
 #include "tests/shard/scheme_cases.h"
 #include "tests/skip.h"
 
-namespace zs::test {
+namespace zs::test::cuda_graph_ranks_test {
 namespace {
 
 constexpr int kSteps = 5;
@@ -319,4 +319,4 @@ TEST_CASE("ranks replay where all have the same graph, capture where all can, an
   CHECK_FALSE(choose_way(Votes{vote(5, false), vote(5, false, {}, 2)}).is_order_alike);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::cuda_graph_ranks_test

@@ -17,7 +17,7 @@
 #include "tests/shard/tiny_training.h"
 #include "tests/skip.h"
 
-namespace zs::test {
+namespace zs::test::cuda_graph_test {
 namespace {
 
 constexpr int kSteps = 6;
@@ -323,4 +323,4 @@ TEST_CASE("a replayed step is one operation to the watchdog, and it moves when t
   CHECK(run.device->completed() > completed);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::cuda_graph_test

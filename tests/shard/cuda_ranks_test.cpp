@@ -18,7 +18,7 @@
 #include "tests/shard/scheme_cases.h"
 #include "tests/skip.h"
 
-namespace zs::test {
+namespace zs::test::cuda_ranks_test {
 namespace {
 
 /// As with one rank (cuda_training_test): other orders of f32 sums, and roundings of bf16 that tip over, after some
@@ -284,4 +284,4 @@ TEST_CASE("an error of NCCL within a training ends all ranks, and names call, un
   CHECK(machine.live_handles() == 0);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::cuda_ranks_test

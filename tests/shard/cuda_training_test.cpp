@@ -19,7 +19,7 @@
 #include "tests/shard/tiny_training.h"
 #include "tests/skip.h"
 
-namespace zs::test {
+namespace zs::test::cuda_training_test {
 namespace {
 
 struct WideModel : Module {
@@ -316,4 +316,4 @@ TEST_CASE("tensors of a GPU come from the host and go back to it") {
   CHECK(Tensor::zeros(context, {3}, dtype).to_host() == std::vector<float>(3));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::cuda_training_test

@@ -5,7 +5,7 @@
 #include "model/train/run_dir/weights.h"
 #include "tests/shard/gpu_ranks.h"
 
-namespace zs::test {
+namespace zs::test::cuda_tuning_test {
 namespace {
 
 constexpr int kSteps = 4, kCandidates = 4;
@@ -178,4 +178,4 @@ TEST_CASE("where a rank has another library than the first one, all ranks keep c
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::cuda_tuning_test

@@ -9,7 +9,7 @@
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 
-namespace zs::test {
+namespace zs::test::disk_file_test {
 namespace {
 
 struct OneDisk {
@@ -86,4 +86,4 @@ TEST_CASE("a write that the system refuses says so", "[disk_file]") {
                  Catch::Contains("go on from the last checkpoint"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::disk_file_test

@@ -65,6 +65,12 @@ struct DivergentRun {
 };
 
 constexpr int kWrongStep = 2;
+// Longer than a rank that computes is kept waiting for a core.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kStandsStillS = 6;
+#else
+constexpr double kStandsStillS = 2;
+#endif
 
 /// What ranks do otherwise.
 enum Family : unsigned {
@@ -302,7 +308,7 @@ int main(int argc, char** argv) {
   const int wrong_step = way.family == units ? 1 : kWrongStep;
   WorldOptions options{.timeout_s = 30};
   options.watch.init_s = 3;
-  options.watch.step_s = 2;
+  options.watch.step_s = kStandsStillS;
   options.watch.line = [&](const Error& error, const std::string&) {
     return fmt::format("{}; {}", error.what(), witness.ask(way.family == units ? 0 : wrong_step, wrong_step));
   };

@@ -19,7 +19,7 @@
 #include "tests/shard/named_weights.h"
 #include "tests/shard/tiny_training.h"
 
-namespace zs::test {
+namespace zs::test::dropout_test {
 namespace {
 
 using Catch::Contains;
@@ -279,4 +279,4 @@ TEST_CASE("a wrong use of dropout is refused, and says what to do") {
   CHECK_THAT(message_of([&] { rank.model.runtime().set_steps_done(-1); }), Contains("0 or more"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::dropout_test

@@ -2,7 +2,7 @@
 
 #include <catch2/catch.hpp>
 
-namespace zs {
+namespace zs::exec_order_test {
 namespace {
 
 using Phase = ExecOrder::Phase;
@@ -141,4 +141,4 @@ TEST_CASE("a replay does not change the order") {
   CHECK(order.units(Phase::backward) == Units{2, 1, 0});
 }
 
-}  // namespace zs
+}  // namespace zs::exec_order_test

@@ -6,7 +6,7 @@
 
 #include "tests/shard/parameters.h"
 
-namespace zs::test {
+namespace zs::test::flat_layout_test {
 namespace {
 
 const std::vector<std::vector<Shape>>& units() {
@@ -147,4 +147,4 @@ TEST_CASE("a layout of no ranks and the segments of a rank that is not there are
   CHECK_THROWS_AS(layout.segments(-1), Error);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::flat_layout_test

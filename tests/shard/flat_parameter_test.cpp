@@ -6,7 +6,7 @@
 
 #include "tests/shard/chain_model.h"
 
-namespace zs::test {
+namespace zs::test::flat_parameter_test {
 namespace {
 
 using Values = std::vector<float>;
@@ -183,4 +183,4 @@ TEST_CASE("each rank draws its own shard alone, and all ranks together the weigh
   for (const std::int64_t bytes : held) CHECK(bytes < full * size_of(DType::f32));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::flat_parameter_test

@@ -12,7 +12,7 @@
 #include "tests/shard/chain_model.h"
 #include "tests/tensor/plain_owner.h"
 
-namespace zs::test {
+namespace zs::test::frozen_test {
 namespace {
 
 using Kind = Action::Kind;
@@ -247,4 +247,4 @@ TEST_CASE("a checkpoint holds parameters that are ignored in sharding") {
   CHECK(values == std::vector<float>{0.25f, 0.25f});
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::frozen_test

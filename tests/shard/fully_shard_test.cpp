@@ -12,7 +12,7 @@
 #include "tests/shard/scheme_cases.h"
 #include "tests/stderr_of.h"
 
-namespace zs::test {
+namespace zs::test::fully_shard_test {
 namespace {
 
 using Catch::Contains;
@@ -301,4 +301,4 @@ TEST_CASE("a scope of a module without parameters of its own has the units below
   CHECK(units(net, false) == std::vector{0});
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::fully_shard_test

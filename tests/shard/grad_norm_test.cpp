@@ -12,7 +12,7 @@
 #include "tests/shard/scheme_cases.h"
 #include "tests/tensor/plain_owner.h"
 
-namespace zs::test {
+namespace zs::test::grad_norm_test {
 namespace {
 
 using Catch::Contains;
@@ -198,4 +198,4 @@ TEST_CASE("a clip that cannot be done is an error that says why, and ranks that 
                Contains("largest norm of the gradient (clip_grad_norm) in step 1: rank 0 has 1, rank 1 has 2"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::grad_norm_test

@@ -15,8 +15,9 @@
 #include "tests/shard/chain_model.h"
 #include "tests/shard/residence_run.h"
 #include "tests/shard/scheme_cases.h"
+#include "tests/skip.h"
 
-namespace zs::test {
+namespace zs::test::host_update_test {
 namespace {
 
 Config updated_on_host(Config config) {
@@ -76,6 +77,7 @@ std::vector<std::vector<float>> look_at_training(int ranks, const ShardOptions& 
 TEST_CASE("updates by the host change no bit, in every scheme and layout, in the memory of the plan") {
   const int ranks = GENERATE(1, 2, 4);
   for_each_scheme(tiny_config(), ranks, 1, [&](Config config, std::size_t number) {
+    if (is_thinned_out()) return;
     config.precision.param = number / 2 % 2 == 0 ? "bf16" : "f32";
     if (number % 3 == 0) config.shard.prefetch = 2, config.shard.limit = 4;
     config.train.optimizer = std::vector<std::string>{"adamw", "adamw", "lion", "sgd"}[number % 4];
@@ -113,6 +115,7 @@ TEST_CASE("updates by the host go by what was so at their step, and are there fo
 TEST_CASE("updates by the host are the same whatever runs late, and when a run goes on") {
   Config config = tiny_config();
   config.precision.param = GENERATE(as<std::string>{}, "bf16", "f32");
+  if (is_thinned_out()) return;
   config.train.global_batch = 8;
   const Config kept = updated_on_host(config);
   const TinyResult usual = train_tiny(config, {.ranks = 2, .steps = 3, .is_calm = true});
@@ -215,4 +218,4 @@ TEST_CASE("updates by the host need all that they work on there, and an optimize
         }).empty());
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::host_update_test

@@ -11,7 +11,7 @@
 #include "tests/shard/one_unit.h"
 #include "tests/shard/scheme_cases.h"
 
-namespace zs::test {
+namespace zs::test::in_backward_test {
 namespace {
 
 using Gradients = std::vector<std::vector<float>>;
@@ -335,4 +335,4 @@ TEST_CASE("2A-27: updates in backward are refused where ranks read each other's 
              Catch::Contains("AdamW in backward") && Catch::Contains("zero_copy = false"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::in_backward_test

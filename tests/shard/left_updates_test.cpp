@@ -16,7 +16,7 @@
 #include "tests/shard/optimizer_run.h"
 #include "tests/shard/residence_run.h"
 
-namespace zs::test {
+namespace zs::test::left_updates_test {
 namespace {
 
 /// Where in a plan's trace an op, on a unit, is enqueued, from the start of the step on.
@@ -201,4 +201,4 @@ TEST_CASE("a checkpoint of what the host keeps is copied from there: nothing com
   CHECK_FALSE(save.finish().empty());
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::left_updates_test

@@ -12,7 +12,7 @@
 #include "tests/shard/named_weights.h"
 #include "tests/shard/tiny_training.h"
 
-namespace zs::test {
+namespace zs::test::loss_weights_test {
 namespace {
 
 constexpr float kLr = 0.5f;
@@ -233,4 +233,4 @@ TEST_CASE("0-39: a trainer of one's own divides by what counts on all ranks") {
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::loss_weights_test

@@ -11,7 +11,7 @@
 #include "tests/message_of.h"
 #include "tests/shard/optimizer_run.h"
 
-namespace zs::test {
+namespace zs::test::lost_updates_test {
 namespace {
 
 const std::vector<std::string> kPatterns{"*.bias", "layer1.*"};
@@ -120,4 +120,4 @@ TEST_CASE("elements without a gradient are not counted, whatever their weights a
   CHECK(lost.shares() == std::vector<LostShare>{{"all", 3, 0, {}}});
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::lost_updates_test

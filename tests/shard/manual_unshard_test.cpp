@@ -5,7 +5,7 @@
 #include "tests/shard/chain_model.h"
 #include "tests/shard/step_model.h"
 
-namespace zs::test {
+namespace zs::test::manual_unshard_test {
 namespace {
 
 using Catch::Contains;
@@ -181,4 +181,4 @@ TEST_CASE("a prefetch that is used by nobody is freed at the end of its micro-ba
   CHECK(scheduler.take_unused_gathers().empty());
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::manual_unshard_test

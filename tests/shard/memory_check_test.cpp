@@ -5,7 +5,7 @@
 #include "model/train/rank/error_line.h"
 #include "tests/shard/tiny_training.h"
 
-namespace zs::test {
+namespace zs::test::memory_check_test {
 namespace {
 
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
@@ -360,4 +360,4 @@ TEST_CASE("a refusal is one line that says what is needed, what there is, and wh
   CHECK_THAT(describe_budgets(run, rank_bytes(run), host_budget(host_bytes(run))), !Catch::Contains("too much"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::memory_check_test

@@ -7,7 +7,7 @@
 #include "model/train/plan/plan.h"
 #include "tests/shard/tiny_training.h"
 
-namespace zs::test {
+namespace zs::test::memory_plan_test {
 namespace {
 
 using Kind = TraceEntry::Kind;
@@ -308,4 +308,4 @@ TEST_CASE(
   CHECK_THAT(describe(make_plan(config, 0, kRanks), config, kRanks), !Catch::Contains("page-locked"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::memory_plan_test

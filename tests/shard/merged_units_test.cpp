@@ -13,7 +13,7 @@
 #include "tests/shard/tiny_training.h"
 #include "tests/skip.h"
 
-namespace zs::test {
+namespace zs::test::merged_units_test {
 namespace {
 
 constexpr int kRanks = 4;
@@ -191,4 +191,4 @@ TEST_CASE("without being told, blocks share units of 64 MiB between ranks over N
   CHECK_THAT(describe(all, config, 2), Catch::Contains("\nblocks.0-11          144      85054464"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::merged_units_test

@@ -4,7 +4,7 @@
 #include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
 
-namespace zs::test {
+namespace zs::test::misused_parameters_test {
 
 using Catch::Contains;
 
@@ -78,4 +78,4 @@ TEST_CASE("a parameter that is used while it is not unsharded says which of its 
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::misused_parameters_test

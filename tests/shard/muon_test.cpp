@@ -12,7 +12,7 @@
 #include "tests/model/temp_dir.h"
 #include "tests/shard/optimizer_run.h"
 
-namespace zs::test {
+namespace zs::test::muon_test {
 namespace {
 
 using Catch::Contains;
@@ -230,4 +230,4 @@ TEST_CASE("wrong options of Muon are errors that name them, and so are patterns 
   CHECK_THAT(problem({.matrices = {"*.weight", "*.bias"}}), Contains("no matrix has a name of \"*.bias\""));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::muon_test

@@ -14,6 +14,8 @@
 #include "tests/model/temp_dir.h"
 #include "tests/shard/spoiled_file.h"
 
+namespace offload_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -163,3 +165,5 @@ TEST_CASE("a disk that fails beside a GPU is noticed by whoever uses what the GP
   } catch (const Error&) {  // of the other streams, on the CPU
   }
 }
+
+}  // namespace offload_test

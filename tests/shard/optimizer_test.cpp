@@ -13,8 +13,9 @@
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 #include "tests/shard/optimizer_run.h"
+#include "tests/skip.h"
 
-namespace zs::test {
+namespace zs::test::optimizer_test {
 namespace {
 
 using Catch::Contains;
@@ -95,6 +96,7 @@ TEST_CASE("SGD follows its formula, and trains to the same bits in every scheme,
   const SgdConfig config =
       GENERATE(SgdConfig{.order_free = true}, SgdConfig{.momentum = 0.9f, .weight_decay = 0.1f, .order_free = true},
                SgdConfig{.momentum = 0.5f, .nesterov = true, .weight_decay = 0.01f, .order_free = true});
+  if (is_thinned_out()) return;
   const Arrays formula = by_formula(sgd(config), each(rule_of(config)), 3, 4),
                one = on_ranks(1, [&](World&world) { return train(world, {}, sgd(config)); })[0];
   for (std::size_t i = 0; i < one.size(); ++i)
@@ -114,6 +116,7 @@ TEST_CASE(
     "layout") {
   constexpr double kTolerance = 1e-4;  // f32 states, over 20 steps
   const int which = GENERATE(0, 1, 2, 3);
+  if (is_thinned_out()) return;
   CAPTURE(which);
   const AdamWConfig adamw{.eps = 1e-4f, .clip = 0, .order_free = true};
   const SgdConfig momentum{.momentum = 0.9f, .weight_decay = 0.1f, .order_free = true};
@@ -189,6 +192,7 @@ TEST_CASE("an average of the weights has the same bits in every scheme and layou
                              maker_of<AdamW8bit>(AdamWConfig{.order_free = true, .average = 0.5f}),
                              maker_of<Lion>(LionConfig{.order_free = true, .average = 0.5f}),
                              maker_of<ScheduleFreeAdamW>(ScheduleFreeConfig{.order_free = true}));
+  if (is_thinned_out()) return;
   const auto average = [&](int ranks, const std::string& scheme, const LayoutOptions& layout, const std::string& from,
                            const std::string& to) {
     return on_ranks(ranks, [&](World& world) {
@@ -350,4 +354,4 @@ TEST_CASE("wrong options of an optimizer are errors that name them, on ranks tha
     CHECK_THAT(message, Contains("the ranks disagree on the Sgd's momentum in step 1: rank 0 has 0.9, rank 1 has 0.8"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::optimizer_test

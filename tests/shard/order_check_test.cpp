@@ -10,7 +10,7 @@
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"
 
-namespace zs::test {
+namespace zs::test::order_check_test {
 namespace {
 
 struct Outcome {
@@ -365,4 +365,4 @@ TEST_CASE("I5: an abandoned micro-batch is not compared") {
   CHECK(done == std::vector<bool>{true, true});
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::order_check_test

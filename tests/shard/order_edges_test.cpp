@@ -5,8 +5,9 @@
 #include "model/train/session/session.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"
+#include "tests/skip.h"
 
-namespace zs::test {
+namespace zs::test::order_edges_test {
 namespace {
 
 constexpr int kRanks = 4;
@@ -289,6 +290,7 @@ std::string text_of(const TraceEntry& entry) {
 TEST_CASE("every wait of every scheme's steps is needed: without it the verifier reports a conflict") {
   static const std::vector<Way> ways = all_ways();
   const Way& way = ways[GENERATE(range(std::size_t{0}, ways.size()))];
+  if (is_thinned_out()) return;
   ScratchBytes scratch{};
   trace_of(way, scratch);
   const std::vector<TraceEntry> trace = trace_of(way, scratch);
@@ -310,4 +312,4 @@ TEST_CASE("every wait of every scheme's steps is needed: without it the verifier
   CHECK(waits > 0);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::order_edges_test

@@ -6,7 +6,7 @@
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"
 
-namespace zs::test {
+namespace zs::test::own_reduction_test {
 namespace {
 
 /// Twice the gradient, or another power of two of it, exactly, summed as ever.
@@ -115,4 +115,4 @@ TEST_CASE("2A-26: a reduction that one rank has alone is named, and int8 beside 
              Catch::Contains("unit root") && Catch::Contains("int8") && Catch::Contains("\"doubled\""));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::own_reduction_test

@@ -19,7 +19,7 @@
 #include "tests/shard/chain_model.h"
 #include "tests/shard/named_weights.h"
 
-namespace zs::test {
+namespace zs::test::partition_test {
 namespace {
 
 using Catch::Contains;
@@ -321,4 +321,4 @@ TEST_CASE("a cut that cannot be, and what would take a part for the whole, is re
              Contains("Muon takes parameters as a whole, and unit layer0 is partitioned over axis tensor"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::partition_test

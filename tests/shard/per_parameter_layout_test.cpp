@@ -9,7 +9,7 @@
 #include "runtime/shard/execute/bucket_copy.h"
 #include "tests/shard/parameters.h"
 
-namespace zs::test {
+namespace zs::test::per_parameter_layout_test {
 namespace {
 
 using Catch::Contains;
@@ -250,4 +250,4 @@ TEST_CASE(
   CHECK_NOTHROW(made({.layout = Layout::per_parameter, .dim = always(-1)}));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::per_parameter_layout_test

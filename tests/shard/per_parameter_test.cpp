@@ -6,7 +6,7 @@
 #include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
 
-namespace zs::test {
+namespace zs::test::per_parameter_test {
 namespace {
 
 using Catch::Contains;
@@ -195,4 +195,4 @@ TEST_CASE(
                                  "rank 1 differs from rank 0"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::per_parameter_test

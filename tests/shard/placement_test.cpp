@@ -11,7 +11,7 @@
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"
 
-namespace zs::test {
+namespace zs::test::placement_test {
 namespace {
 
 using Catch::Contains;
@@ -330,4 +330,4 @@ TEST_CASE("2A-2: small groups are the ranks of a host where nobody says otherwis
   CHECK(sizes == std::vector(kRanks, std::pair(kRanks, kRanks)));  // threads of one host
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::placement_test

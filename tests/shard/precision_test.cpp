@@ -12,7 +12,7 @@
 #include "tests/shard/tiny_training.h"
 #include "tests/skip.h"
 
-namespace zs::test {
+namespace zs::test::precision_test {
 namespace {
 
 using Arrays = std::vector<std::vector<float>>;
@@ -259,4 +259,4 @@ TEST_CASE("I1: sums of the residual stream in f32 are the same bits at every num
   CHECK(train_tiny(config, {.ranks = 1}).weights != reference.weights);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::precision_test

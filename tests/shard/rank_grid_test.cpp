@@ -8,7 +8,7 @@
 #include "runtime/tensor/host_view.h"
 #include "tests/shard/chain_model.h"
 
-namespace zs::test {
+namespace zs::test::rank_grid_test {
 namespace {
 
 using Catch::Matchers::Contains;
@@ -90,4 +90,4 @@ TEST_CASE("ranks that read the same data train as one of them alone, in whatever
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::rank_grid_test

@@ -15,7 +15,7 @@
 #include "tests/shard/tiny_training.h"
 #include "tests/skip.h"
 
-namespace zs::test {
+namespace zs::test::recompute_test {
 namespace {
 
 using Tensors = std::vector<Tensor>;
@@ -384,4 +384,4 @@ TEST_CASE("I7: an exception in the second run leaves the runtime ready for anoth
   CHECK(first_violation(run.trace) == "");
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::recompute_test

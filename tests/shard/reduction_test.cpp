@@ -5,7 +5,7 @@
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/step_model.h"
 
-namespace zs::test {
+namespace zs::test::reduction_test {
 namespace {
 
 using Kind = Action::Kind;
@@ -273,4 +273,4 @@ TEST_CASE("reductions wait for what is more urgent, once") {
   CHECK(seen[0] == std::vector<std::string>{"wait", "reduce", "reduce", "reduce", "reduce"});
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::reduction_test

@@ -14,8 +14,9 @@
 #include "tests/shard/residence_run.h"
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"
+#include "tests/skip.h"
 
-namespace zs::test {
+namespace zs::test::residence_test {
 namespace {
 
 std::int64_t kind_bytes(const TrainPlan& plan, const std::string& kind) {
@@ -61,6 +62,7 @@ TEST_CASE("what the host keeps changes no bit, in every scheme and layout, in th
       "gradients", "weights and moments", "moments", "weights, gradients and moments", "gradients and moments",
       "weights"};
   for_each_scheme(tiny_config(), ranks, 1, [&](Config config, std::size_t number) {
+    if (is_thinned_out()) return;
     config.precision.param = number % 2 == 0 ? "bf16" : "f32";
     check_alike(config, kept[(number - 1) % kept.size()], {.ranks = ranks, .steps = 3});
   });
@@ -70,6 +72,7 @@ TEST_CASE("2B-8, 3-27: f32 shards that the host keeps are gathered as those of t
           "[residence]") {
   const int ranks = GENERATE(1, 2, 4);
   for_each_scheme(tiny_config(), ranks, 2, [&](Config config, std::size_t number) {
+    if (is_thinned_out()) return;
     if (number % 3 == 0) config.shard.prefetch = 2, config.shard.limit = 4;
     check_alike(config, number % 2 == 0 ? "weights and moments" : "weights, gradients and moments",
                 {.ranks = ranks, .steps = 3});
@@ -191,9 +194,10 @@ TEST_CASE("the norm adds up units in their order, wherever their gradients are",
 TEST_CASE("what the host keeps is the same whatever runs late", "[residence]") {
   Config config = trained_by(tiny_config(), GENERATE(as<std::string>{}, "adamw", "muon", "adamw8bit"));
   config.precision.param = GENERATE(as<std::string>{}, "bf16", "f32");
+  const auto seed = GENERATE(std::uint64_t{3}, std::uint64_t{4}, std::uint64_t{5});
+  if (is_thinned_out()) return;
   config.train.global_batch = 8;
   const TinyResult usual = train_tiny(config, {.ranks = 2, .is_calm = true});
-  const auto seed = GENERATE(std::uint64_t{3}, std::uint64_t{4}, std::uint64_t{5});
   const TempDir disk;
   Config kept = with_host(config, "weights, gradients and moments");
   if (seed > 3) kept = with_disk(kept, seed == 4 ? of_disk(config) : "moments", disk.path());
@@ -224,6 +228,7 @@ TEST_CASE("what the host keeps is not on the device, but for the units that are 
 TEST_CASE("I2: a checkpoint is the same wherever the state is kept, and is loaded to there", "[residence]") {
   Config config = trained_by(tiny_config(), GENERATE(as<std::string>{}, "adamw", "muon", "adamw8bit"));
   config.precision.param = GENERATE(as<std::string>{}, "bf16", "f32");
+  if (is_thinned_out()) return;
   const TempDir on_device, on_host;
   const TinyResult usual = train_tiny(config, {.ranks = 2, .steps = 3});
   const Config kept = with_host(config, "weights and moments");
@@ -249,6 +254,7 @@ TEST_CASE("state by name is read and put back where the host keeps it", "[reside
   const bool whole = GENERATE(true, false);
   Config config = trained_by(tiny_config(), GENERATE(as<std::string>{}, "adamw", "muon"));
   config.precision.param = GENERATE(as<std::string>{}, "bf16", "f32");
+  if (is_thinned_out()) return;
   const auto expected = state_of(config, 2, whole, false);
   CHECK(state_of(with_host(config, "weights and moments"), 2, whole, false) == expected);
   CHECK(state_of(with_host(config, "weights and moments"), 2, whole, true) == expected);
@@ -338,4 +344,4 @@ TEST_CASE("a link of so many bytes a second moves no more", "[residence]") {
   device->synchronize();
   CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(50));
 }
-}  // namespace zs::test
+}  // namespace zs::test::residence_test

@@ -15,7 +15,7 @@
 #include "runtime/tensor/reduction.h"
 #include "tests/stderr_of.h"
 
-namespace zs::test {
+namespace zs::test::run_test {
 namespace {
 
 using Catch::Contains;
@@ -210,4 +210,4 @@ TEST_CASE("options of zs::run that make no sense are refused") {
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::run_test

@@ -4,7 +4,7 @@
 #include "runtime/base/check.h"
 #include "tests/shard/scheduler_plans.h"
 
-namespace zs::test {
+namespace zs::test::scheduler_abandon_test {
 namespace {
 
 /// Runs `count` hooks, then gives up as the runtime does after an exception.
@@ -121,4 +121,4 @@ TEST_CASE("abandoning when nothing runs asks for nothing") {
   CHECK(scheduler.abandon().empty());
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::scheduler_abandon_test

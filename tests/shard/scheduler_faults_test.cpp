@@ -10,7 +10,7 @@
 #include "tests/message_of.h"
 #include "tests/shard/scheduler_plans.h"
 
-namespace zs {
+namespace zs::scheduler_faults_test {
 namespace {
 
 using test::ActionChecker;
@@ -281,4 +281,4 @@ TEST_CASE("the transition tables allow these actions in these states, and no oth
   CHECK(found == expected);
 }
 
-}  // namespace zs
+}  // namespace zs::scheduler_faults_test

@@ -3,7 +3,7 @@
 #include "runtime/base/check.h"
 #include "tests/shard/scheduler_plans.h"
 
-namespace zs {
+namespace zs::scheduler_limits_test {
 
 using test::ActionChecker, test::for_each_plan, test::Hook, test::Kind, test::Plan, test::policies, test::run_plan,
     test::run_step, test::script;
@@ -106,4 +106,4 @@ TEST_CASE("a unit's backward runs beside the reduction of the one before it") {
   });
 }
 
-}  // namespace zs
+}  // namespace zs::scheduler_limits_test

@@ -5,7 +5,7 @@
 #include "runtime/base/check.h"
 #include "tests/shard/scheduler_plans.h"
 
-namespace zs {
+namespace zs::scheduler_test {
 
 using test::ActionChecker, test::Final, test::for_each_plan, test::Hook, test::is_kept_for_backward,
     test::is_kept_for_next, test::Kept, test::Kind, test::Plan, test::run_plan, test::run_step, test::script;
@@ -354,4 +354,4 @@ TEST_CASE("validation with prefetch 1 asks for exactly these actions") {
   CHECK(script(scheduler, hooks, Mode::eval) == replay);
 }
 
-}  // namespace zs
+}  // namespace zs::scheduler_test

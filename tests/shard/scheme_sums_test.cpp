@@ -9,7 +9,7 @@
 #include "runtime/shard/runtime/sharded_runtime.h"
 #include "tests/shard/scheme_cases.h"
 
-namespace zs::test {
+namespace zs::test::scheme_sums_test {
 namespace {
 
 /// Every sum of these, in any order, is exact in f32, and each of them in bf16.
@@ -290,4 +290,4 @@ TEST_CASE("1-2, 1.3-7a, 1.3-7b: so does every scheme with parameters cut one by 
           is_last ? std::vector<int>{2, 4} : std::vector<int>{1, 4, 8});
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::scheme_sums_test

@@ -8,7 +8,7 @@
 #include "runtime/base/check.h"
 #include "tests/shard/scheme_cases.h"
 
-namespace zs::test {
+namespace zs::test::scheme_test {
 namespace {
 
 using Axes = ShardScheme::Axes;
@@ -217,4 +217,4 @@ TEST_CASE(
   CHECK_THROWS_AS(strategy_of("zero4"), Error);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::scheme_test

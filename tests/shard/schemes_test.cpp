@@ -6,7 +6,7 @@
 #include "tests/shard/tiny_training.h"
 #include "tests/skip.h"
 
-namespace zs::test {
+namespace zs::test::schemes_test {
 namespace {
 
 Config config_of(const SchemeCase& one) {
@@ -122,4 +122,4 @@ TEST_CASE("I1: delays, poisoned memory, validation and ends that are not kept do
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::schemes_test

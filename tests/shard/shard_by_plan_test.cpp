@@ -13,7 +13,7 @@
 #include "tests/shard/tiny_training.h"
 #include "tests/skip.h"
 
-namespace zs::test {
+namespace zs::test::shard_by_plan_test {
 namespace {
 
 using Catch::Contains;
@@ -287,4 +287,4 @@ TEST_CASE("a plan stands alone, and one that leaves the model unusable says so w
              Contains("plan.apply: \"blocks\" makes blocks a unit, whose forward never runs"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::shard_by_plan_test

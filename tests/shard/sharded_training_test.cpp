@@ -8,7 +8,7 @@
 #include "tests/shard/tiny_training.h"
 #include "tests/skip.h"
 
-namespace zs::test {
+namespace zs::test::sharded_training_test {
 namespace {
 
 bool is_same_run(const TinyResult& a, const TinyResult& b) {
@@ -176,4 +176,4 @@ TEST_CASE("reducing once a step gives the same gradients up to rounding", "[shar
   CHECK(once.losses.back() == Approx(reference().losses.back()).epsilon(1e-4));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::sharded_training_test

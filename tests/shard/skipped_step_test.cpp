@@ -16,7 +16,7 @@
 #include "tests/shard/optimizer_run.h"
 #include "tests/stderr_of.h"
 
-namespace zs::test {
+namespace zs::test::skipped_step_test {
 namespace {
 
 using Catch::Contains;
@@ -123,4 +123,4 @@ TEST_CASE("what trains, saves or loads weights is refused while an average is in
                               Contains("swap_average()"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::skipped_step_test

@@ -9,7 +9,7 @@
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"
 
-namespace zs::test {
+namespace zs::test::state_by_name_test {
 namespace {
 
 using Catch::Contains;
@@ -375,4 +375,4 @@ TEST_CASE("1-28, 1-35, 2A-29: without the optimizer its moments and numbers of u
   for (const std::string& problem : problems) CHECK(problem == "");
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::state_by_name_test

@@ -14,7 +14,7 @@
 #include "tests/shard/scheme_cases.h"
 #include "tests/stderr_of.h"
 
-namespace zs::test {
+namespace zs::test::step_state_test {
 namespace {
 
 using Catch::Contains;
@@ -351,4 +351,4 @@ TEST_CASE(
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::step_state_test

@@ -10,7 +10,7 @@
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"
 
-namespace zs::test {
+namespace zs::test::step_streams_test {
 namespace {
 
 using Entries = std::vector<TraceEntry>;
@@ -320,4 +320,4 @@ TEST_CASE("a shard that was kept for a backward that does not come is given back
   CHECK(messages == std::vector<std::string>(4));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::step_streams_test

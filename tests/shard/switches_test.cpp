@@ -9,7 +9,7 @@
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"
 
-namespace zs::test {
+namespace zs::test::switches_test {
 namespace {
 
 struct Table : Module {
@@ -188,4 +188,4 @@ TEST_CASE("2B-24: a communicator of other ranks takes nobody's place") {
                           Catch::Contains("of 2"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::switches_test

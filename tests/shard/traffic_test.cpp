@@ -6,7 +6,7 @@
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/tiny_training.h"
 
-namespace zs::test {
+namespace zs::test::traffic_test {
 namespace {
 
 struct Bytes {
@@ -316,4 +316,4 @@ TEST_CASE("I4: what a scheme keeps of each role is its part of the model, exactl
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::traffic_test

@@ -5,7 +5,7 @@
 #include "tests/shard/scheme_cases.h"
 #include "tests/shard/step_model.h"
 
-namespace zs::test {
+namespace zs::test::unit_policy_test {
 namespace {
 
 using Catch::Contains;
@@ -224,4 +224,4 @@ TEST_CASE("a last unit without parameters is a unit like any other, at the end o
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::unit_policy_test

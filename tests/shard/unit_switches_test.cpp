@@ -7,7 +7,7 @@
 #include "tests/shard/named_weights.h"
 #include "tests/shard/scheme_cases.h"
 
-namespace zs::test {
+namespace zs::test::unit_switches_test {
 namespace {
 
 using Catch::Contains;
@@ -200,4 +200,4 @@ TEST_CASE("1-27: a switch within a micro-batch, and a last one without its all-r
       Equals(""));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::unit_switches_test

@@ -10,7 +10,7 @@
 #include "tests/shard/scheme_cases.h"
 #include "tests/stderr_of.h"
 
-namespace zs::test {
+namespace zs::test::units_test {
 namespace {
 
 using Catch::Contains;
@@ -289,4 +289,4 @@ TEST_CASE("a unit that leaves the recorded order is warned of once, by name, and
   CHECK(std::count(said.begin(), said.end(), '\n') == 1);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::units_test

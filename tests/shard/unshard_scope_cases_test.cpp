@@ -13,7 +13,7 @@
 #include "tests/shard/scheme_cases.h"
 #include "tests/skip.h"
 
-namespace zs::test {
+namespace zs::test::unshard_scope_cases_test {
 namespace {
 
 using Catch::Contains;
@@ -377,4 +377,4 @@ TEST_CASE("2A-55: of a unit without parameters a scope does nothing") {
   for (const std::string& problem : problems) CHECK(problem == "");
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::unshard_scope_cases_test

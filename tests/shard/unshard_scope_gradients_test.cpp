@@ -9,7 +9,7 @@
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"
 
-namespace zs::test {
+namespace zs::test::unshard_scope_gradients_test {
 namespace {
 
 using Catch::Contains;
@@ -139,4 +139,4 @@ TEST_CASE("2A-42: gradients that ranks write differently, or into a scope for re
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::unshard_scope_gradients_test

@@ -10,7 +10,7 @@
 #include "tests/shard/scheme_cases.h"
 #include "tests/stderr_of.h"
 
-namespace zs::test {
+namespace zs::test::unshard_scope_test {
 namespace {
 
 using Arrays = std::vector<std::vector<float>>;
@@ -381,4 +381,4 @@ TEST_CASE(
         }) == 72);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::unshard_scope_test

@@ -15,7 +15,7 @@
 #include "tests/shard/chain_model.h"
 #include "tests/shard/named_weights.h"
 
-namespace zs::test {
+namespace zs::test::weight_file_test {
 namespace {
 
 using Catch::Contains;
@@ -136,4 +136,4 @@ TEST_CASE("a file that does not fit is one error on every rank, and nothing is c
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::weight_file_test

@@ -7,7 +7,7 @@
 #include "tests/shard/chain_model.h"
 #include "tests/shard/scheme_cases.h"
 
-namespace zs::test {
+namespace zs::test::write_back_test {
 namespace {
 
 using Arrays = std::vector<std::vector<float>>;
@@ -337,4 +337,4 @@ TEST_CASE(
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::write_back_test

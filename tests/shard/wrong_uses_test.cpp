@@ -20,7 +20,7 @@
 #include "tests/model/temp_dir.h"
 #include "tests/shard/chain_model.h"
 
-namespace zs::test {
+namespace zs::test::wrong_uses_test {
 namespace {
 
 using Catch::Contains;
@@ -396,4 +396,4 @@ TEST_CASE("a wrong use is a UsageError that names it, on every rank, at one rank
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::wrong_uses_test

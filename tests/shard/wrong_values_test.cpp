@@ -15,7 +15,7 @@
 #include "runtime/tensor/recompute.h"
 #include "tests/shard/chain_model.h"
 
-namespace zs::test {
+namespace zs::test::wrong_values_test {
 namespace {
 
 using Catch::Contains;
@@ -60,7 +60,9 @@ std::vector<Case> of_shapes() {
              floats(c, {4, 2}).rows(2, kMost);
            }},
           {"integers as floats", {"to_host() of i32 (4)", "HostView"}, [](Context& c) { ids(c, {4}, 1).to_host(); }},
-          {"integers and floats", {"op add", "i32", "f32 values"}, [](Context& c) { floats(c, {4}) + ids(c, {4}, 1); }},
+          {"integers and floats",
+           {"op add", "i32", "cast one of them"},
+           [](Context& c) { floats(c, {4}) + ids(c, {4}, 1); }},
           {"a line that is not there",
            {"op gather", "50"},
            [](Context& c) {
@@ -194,4 +196,4 @@ TEST_CASE("a value that a call cannot take is a UsageError that names both") {
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::wrong_values_test

@@ -5,7 +5,7 @@
 
 #include "tests/shard/one_unit.h"
 
-namespace zs::test {
+namespace zs::test::zero_copy_race_check_test {
 namespace {
 
 /// Operations on private copies that end late, so that whoever touches a buffer in use is found.
@@ -93,4 +93,4 @@ TEST_CASE("in race-check mode a zero-copy run is the same bits and counts the sa
   CHECK(found.peak_bytes == usual.peak_bytes);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::zero_copy_race_check_test

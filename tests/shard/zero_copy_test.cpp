@@ -11,7 +11,7 @@
 #include "tests/shard/one_unit.h"
 #include "tests/shard/tiny_training.h"
 
-namespace zs::test {
+namespace zs::test::zero_copy_test {
 namespace {
 
 TrainPlan plan_of(const Config& config, Transport transport = Transport::local) {
@@ -316,4 +316,4 @@ TEST_CASE("every update comes behind an all-reduce of all ranks whose weights it
   CHECK(unordered == 0);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::zero_copy_test

@@ -5,7 +5,7 @@
 #include "runtime/tensor/ops.h"
 #include "tests/tensor/gradient_check.h"
 
-namespace zs::test {
+namespace zs::test::autograd_memory_test {
 namespace {
 
 std::int64_t live(Device& device, const std::string& label) {
@@ -214,4 +214,4 @@ TEST_CASE("the meta device holds no values") {
   CHECK_THROWS_AS(Tensor::zeros(context, {2}, DType::f32).to_host(), Error);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::autograd_memory_test

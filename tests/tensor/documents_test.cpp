@@ -9,7 +9,7 @@
 #include "tests/tensor/gradient_check.h"
 #include "tests/tensor/plain_owner.h"
 
-namespace zs::test {
+namespace zs::test::documents_test {
 namespace {
 
 using Lengths = std::vector<std::int64_t>;
@@ -155,4 +155,4 @@ TEST_CASE("documents that do not fit the sequences are refused") {
   CHECK_THROWS_WITH(Documents({3, 0}), Catch::Contains("a document of 0 tokens"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::documents_test

@@ -11,7 +11,7 @@
 #include "tests/message_of.h"
 #include "tests/tensor/gradient_check.h"
 
-namespace zs::test {
+namespace zs::test::experts_test {
 namespace {
 
 using Tensors = std::vector<Tensor>;
@@ -237,4 +237,4 @@ TEST_CASE("what does not fit a mixture's op is refused") {
         }).find("for 4 rows") != std::string::npos);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::experts_test

@@ -5,7 +5,7 @@
 #include "tests/tensor/gradient_check.h"
 #include "tests/tensor/plain_owner.h"
 
-namespace zs::test {
+namespace zs::test::frozen_test {
 namespace {
 
 constexpr std::int64_t kRows = 4, kWidth = 6;
@@ -83,4 +83,4 @@ TEST_CASE("an op whose parameters are all frozen and whose inputs want no gradie
   CHECK(weight.pending_uses() == 0);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::frozen_test

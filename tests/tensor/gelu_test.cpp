@@ -10,7 +10,7 @@
 #include "tests/gpu/emulation/kernels.h"
 #include "tests/tensor/gradient_check.h"
 
-namespace zs::test {
+namespace zs::test::gelu_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -249,4 +249,4 @@ TEST_CASE("linear_gelu keeps no more for its backward than linear and gelu, and 
   CHECK(live(true) == live(false));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::gelu_test

@@ -63,17 +63,6 @@ NamedOp reduction(const char* name, const Shape& shape, const std::vector<int>& 
           })};
 }
 
-double total(const Values& x) { return std::accumulate(x.begin(), x.end(), 0.0); }
-
-Values softmax_of(const Values& x) {
-  const double largest = *std::max_element(x.begin(), x.end());
-  Values y;
-  for (const double value : x) y.push_back(std::exp(value - largest));
-  const double all = total(y);
-  for (double& value : y) value /= all;
-  return y;
-}
-
 /// Of rows of `width`, or, where inner is not 1, of columns.
 NamedOp along_dim(const char* name, const Shape& shape, int dim, const Run& run,
                   const std::function<Values(const Values&)>& f) {
@@ -142,8 +131,6 @@ NamedOp cross_entropy_op(const char* name, std::vector<std::int32_t> targets, bo
   };
   return {name, op};
 }
-
-double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
 
 void add_elementwise(std::vector<NamedOp>& ops) {
   const std::vector<std::vector<Shape>> shapes = {{{2, 3, 4}, {2, 3, 4}, {2, 3, 4}},
@@ -277,6 +264,7 @@ std::vector<NamedOp> general_ops() {
   add_shared(ops);
   add_reductions(ops);
   add_moves(ops);
+  add_composed(ops);
   ops.push_back(product("matmul", {3, 4}, {4, 5}, {3, 5}));
   ops.push_back(product("matmul", {2, 3, 4}, {4, 5}, {2, 3, 5}));
   ops.push_back(product("matmul", {2, 3, 7, 4}, {2, 3, 4, 5}, {2, 3, 7, 5}));

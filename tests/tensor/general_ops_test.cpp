@@ -14,7 +14,7 @@
 #include "tests/gpu/emulation/kernels.h"
 #include "tests/message_of.h"
 
-namespace zs::test {
+namespace zs::test::general_ops_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -302,4 +302,4 @@ TEST_CASE("arguments of general ops that do not fit are one error, which names t
   refuses([&] { where(cpu.tensor({2}, Floats(2, 1.0f)), x, x); }, "op where", "mask");
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::general_ops_test

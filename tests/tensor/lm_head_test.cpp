@@ -6,7 +6,7 @@
 #include "tests/tensor/gradient_check.h"
 #include "tests/tensor/plain_owner.h"
 
-namespace zs::test {
+namespace zs::test::lm_head_test {
 namespace {
 
 constexpr std::int64_t kTokens = 65, kClasses = 131'073, kPadded = 131'200,
@@ -155,4 +155,4 @@ TEST_CASE("a micro-batch does not end with gradients of a loss that was not take
   CHECK_NOTHROW(runtime.end_micro_batch());
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::lm_head_test

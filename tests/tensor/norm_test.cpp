@@ -6,7 +6,7 @@
 #include "runtime/tensor/recompute.h"
 #include "tests/tensor/gradient_check.h"
 
-namespace zs::test {
+namespace zs::test::norm_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -164,4 +164,4 @@ TEST_CASE("a residual that is not as the norm's input is refused by the norm's n
                     Catch::Contains("norm gamma of the sum of f32") && Catch::Contains("bf16"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::norm_test

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
+#include <numeric>
 #include <vector>
 
 #include "tests/tensor/general_ops.h"
@@ -45,7 +48,22 @@ inline double element(const Values& x, const Shape& shape, const Index& index) {
   return x.at(at);
 }
 
+inline double total(const Values& x) { return std::accumulate(x.begin(), x.end(), 0.0); }
+inline double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
+inline Values softmax_of(const Values& x) {
+  const double largest = *std::max_element(x.begin(), x.end());
+  Values y;
+  for (const double value : x) y.push_back(std::exp(value - largest));
+  const double all = total(y);
+  for (double& value : y) value /= all;
+  return y;
+}
+
 /// Those that move elements: by dims, by indices, into windows, apart and together.
 void add_moves(std::vector<NamedOp>& ops);
+/// Those that are made of others (pointwise.h, statistics.h, ordering.h, scatter.h, losses.h, einsum.h,
+/// dot_product_attention.h, convolution.h); of them, the last three's.
+void add_composed(std::vector<NamedOp>& ops);
+void add_products(std::vector<NamedOp>& ops);
 
 }  // namespace zs::test

@@ -2,7 +2,7 @@
 
 #include "tests/tensor/gradient_check.h"
 
-namespace zs::test {
+namespace zs::test::ops_gradient_test {
 namespace {
 
 using Tensors = std::vector<Tensor>;
@@ -291,4 +291,4 @@ TEST_CASE("the gradient of rows agrees with central differences, overlapping and
   check_in_all_precisions(op);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::ops_gradient_test

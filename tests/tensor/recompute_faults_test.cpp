@@ -4,7 +4,7 @@
 #include "tests/message_of.h"
 #include "tests/tensor/recompute_machine.h"
 
-namespace zs::test {
+namespace zs::test::recompute_faults_test {
 
 using Catch::Matchers::Contains;
 
@@ -120,4 +120,4 @@ TEST_CASE("an exception in either run of a recomputed function leaves the contex
   CHECK(machine.grad(0) == undisturbed);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::recompute_faults_test

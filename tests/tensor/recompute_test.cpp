@@ -4,7 +4,7 @@
 
 #include "tests/tensor/recompute_machine.h"
 
-namespace zs::test {
+namespace zs::test::recompute_test {
 namespace {
 
 using Parameters = std::vector<Parameter*>;
@@ -257,4 +257,4 @@ TEST_CASE(
   CHECK(run(DeviceKind::cpu) == run(DeviceKind::meta));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::recompute_test

@@ -5,7 +5,7 @@
 
 #include "tests/tensor/gradient_check.h"
 
-namespace zs::test {
+namespace zs::test::tensor_test {
 namespace {
 
 using Floats = std::vector<float>;
@@ -255,4 +255,4 @@ TEST_CASE("a batch of no rows has a loss of zero and gradients of zeros") {
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::tensor_test

@@ -6,7 +6,7 @@
 
 #include "tests/tensor/gradient_check.h"
 
-namespace zs::test {
+namespace zs::test::transformer_test {
 namespace {
 
 constexpr std::int64_t kBatch = 2, kTime = 5, kWidth = 6, kHeads = 2, kClasses = 11, kPadded = 16, kContext = 7,
@@ -167,4 +167,4 @@ TEST_CASE("gradients of two micro-batches add up in the parameters' buffers") {
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::transformer_test

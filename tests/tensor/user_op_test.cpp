@@ -6,7 +6,7 @@
 #include "tests/message_of.h"
 #include "tests/tensor/gradient_check.h"
 
-namespace zs::test {
+namespace zs::test::user_op_test {
 namespace {
 
 /// y (rows, C) := x^2 * scale (C), in f32.
@@ -181,4 +181,4 @@ TEST_CASE("an op defined by a user appears in the trace with its buffers, on the
   CHECK(op.writes[0].data == y.buffer().data);
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::user_op_test

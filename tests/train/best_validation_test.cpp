@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+namespace best_validation_test {
+
 using namespace zs;
 
 TEST_CASE("the best validation is the lowest, the first of equals, and counts those since that were no better") {
@@ -32,3 +34,5 @@ TEST_CASE("the best validation reads back exactly") {
   for (const BestValidation& best : {BestValidation{}, BestValidation{7, 0.1f, 3}, BestValidation{0, -1e-40f, 0}})
     CHECK(BestValidation::parse(best.text()) == best);
 }
+
+}  // namespace best_validation_test

@@ -1,8 +1,11 @@
 // Keys that do not go with each other, or with the number of ranks.
 #include <catch2/catch.hpp>
 
+#include "model/train/config/config_experts.h"
 #include "model/train/config/config_schema.h"
 #include "tests/train/config_text.h"
+
+namespace config_conflicts_test {
 
 using namespace zs;
 using namespace zs::test;
@@ -230,6 +233,71 @@ TEST_CASE("ranks without a micro-batch are refused, and told what would give the
   CHECK(message(one, 2).ends_with("use 2 or more, at most 1 rank"));
 }
 
+TEST_CASE("3-2: experts over ranks are refused where they or the ranks cannot be dealt, or keys have no effect") {
+  const auto problem = [](std::vector<std::string> overrides, bool is_mixture = true) {
+    if (is_mixture) overrides.insert(overrides.begin(), {"model.preset=mixtral-8x7B", "model.experts=6"});
+    const auto problems = problems_of(kSmall, overrides);
+    return problems.empty() ? std::string() : std::string(problems[0].what_happened());
+  };
+  CHECK(problem({"experts.parallel=1", "experts.group_size=0"}, false).empty());
+  CHECK(problem({"experts.parallel=2"}, false) == "experts.parallel = 2 without experts: the model is no mixture");
+  CHECK(problem({"experts.apply=a"}, false) == "experts.apply = [\"a\"] without experts: the model is no mixture");
+  CHECK(problem({"experts.parallel=3", "experts.group_size=2", "experts.dispatcher=all_gather"}).empty());
+  CHECK(problem({"experts.parallel=4"}) == "experts.parallel = 4 does not divide model.experts = 6");
+  CHECK(problem({"experts.dispatcher=mc2"}).starts_with("experts.dispatcher is \"mc2\""));
+  CHECK(problem({"experts.dispatcher=all_gather"}) ==
+        "experts.dispatcher = \"all_gather\" has no effect without experts.parallel above 1");
+  CHECK(problem({"experts.apply=blocks.*"}).starts_with("experts.apply has no effect without experts.parallel"));
+  CHECK(problem({"experts.parallel=2", "experts.apply={x}"}).starts_with("experts.apply: "));
+  CHECK(problem({"experts.parallel=2", "train.deterministic=true"}) ==
+        "experts.parallel = 2 does not go with train.deterministic");
+  for (const char* optimizer : {"muon", "adamw8bit"})
+    CHECK(problem({"experts.parallel=2", fmt::format("train.optimizer={}", optimizer)}) ==
+          fmt::format("experts.parallel = 2 does not go with train.optimizer \"{}\", which takes parameters as a whole",
+                      optimizer));
+  CHECK(problem({"experts.parallel=2", "plan.apply=blocks.*"}) == "shard.units = \"plan\" does not go with [experts]");
+  const auto with = [](const std::vector<std::string>& overrides) {
+    std::vector<std::string> all{"model.preset=mixtral-8x7B", "model.experts=6"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    return parse_config(kSmall, "small.toml", all);
+  };
+  CHECK_NOTHROW(check_ranks(with({"experts.parallel=2", "experts.group_size=2"}), 8));
+  CHECK_THROWS_WITH(check_ranks(with({"experts.parallel=2"}), 3),
+                    "experts.parallel 2 does not divide the job's 3 ranks: use one of 1, 3");
+  CHECK_THROWS_WITH(check_ranks(with({"experts.parallel=2", "experts.group_size=3"}), 8),
+                    "experts.parallel x experts.group_size = 2 x 3 does not divide the job's 8 ranks: use an "
+                    "experts.group_size of 1, 2, 4");
+}
+
+TEST_CASE("3-3, 3-15: experts over ranks lie on axes whose sizes make up the ranks") {
+  const auto scheme = [](const std::vector<std::string>& overrides, int ranks) {
+    std::vector<std::string> all{"model.preset=mixtral-8x7B", "model.experts=6"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    const Config config = parse_config(kSmall, "small.toml", all);
+    const UnitPolicy policy = expert_policy({}, config, ranks);
+    const RankGrid grid(expert_grid(config, ranks), 0, ranks);
+    return ShardScheme(policy.scheme.value_or(SchemeOptions{}), grid.sub_grid(policy.partition.axes())).describe();
+  };
+  CHECK(scheme({"experts.parallel=2"}, 4) ==
+        "zero3: parameters over 2 ranks, between forward and backward over 2 ranks, gradients between micro-batches "
+        "over 2 ranks, optimizer state over 2 ranks, beside ep");
+  CHECK(scheme({"experts.parallel=2", "experts.group_size=2"}, 12).ends_with("over 2 ranks, 3 replicas, beside ep"));
+  CHECK(scheme({"experts.parallel=2", "shard.strategy=ddp"}, 4).starts_with("ddp"));
+  CHECK(scheme({"experts.parallel=2", "shard.strategy=hsdp", "shard.group_size=4"}, 8)
+            .starts_with("zero3: parameters over 4"));
+  CHECK(scheme({"experts.parallel=2", "shard.strategy=ddp", "experts.group_size=2"}, 8)
+            .starts_with("hsdp: parameters over 2 ranks, between forward and backward over 2"));
+  CHECK(scheme({"experts.parallel=3", "shard.reshard_after_forward=2"}, 6)
+            .starts_with("zero3: parameters over 2 ranks, between forward and backward over 2"));
+  CHECK(scheme({"experts.parallel=2", "shard.reshard_after_forward=2"}, 6)
+            .starts_with("zero3: parameters over 3 ranks, between forward and backward over 3"));
+  CHECK(scheme({"experts.group_size=2"}, 4).ends_with("over 2 ranks, 2 replicas"));
+  const Config halved =
+      parse_config(kSmall, "small.toml", {"model.preset=mixtral-8x7B", "experts.parallel=2", "experts.divide=8"});
+  const Division division = expert_policy({}, halved, 4).division.value_or(Division{});
+  CHECK((division.factors(4).before == 1 && division.factors(4).after == 2));  // the losses are divided by the ranks
+}
+
 TEST_CASE("groups that do not divide the ranks are refused with the sizes that do") {
   const Config config = parse_config(kSmall, "small.toml", {"shard.strategy=nested", "shard.group_size=4"});
   CHECK_NOTHROW(check_ranks(config, 8));
@@ -246,3 +314,5 @@ TEST_CASE("groups that do not divide the ranks are refused with the sizes that d
   CHECK_THROWS_WITH(check_ranks(between, 3),
                     "shard.reshard_after_forward 2 does not divide the job's 3 ranks: use one of 1, 3");
 }
+
+}  // namespace config_conflicts_test

@@ -8,6 +8,8 @@
 #include "tests/model/temp_dir.h"
 #include "tests/train/config_text.h"
 
+namespace config_problems_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -259,3 +261,5 @@ TEST_CASE("what is long but flat is not taken for deep") {
                     "]  # ....................\n[train]\nsteps = 100\nglobal_batch = 24\n")
             .empty());
 }
+
+}  // namespace config_problems_test

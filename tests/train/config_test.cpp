@@ -13,6 +13,8 @@
 #include "tests/model/temp_dir.h"
 #include "tests/train/config_text.h"
 
+namespace config_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -375,3 +377,5 @@ TEST_CASE("a model of a folder has the defaults of fine-tuning, and another one 
   CHECK(config.train.sequence == 77);
   CHECK(with({}).run.export_dtype == "f32");
 }
+
+}  // namespace config_test

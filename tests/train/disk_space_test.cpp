@@ -8,6 +8,8 @@
 #include "tests/file_limit.h"
 #include "tests/model/temp_dir.h"
 
+namespace disk_space_test {
+
 using namespace zs;
 
 namespace {
@@ -66,3 +68,5 @@ TEST_CASE("only errors of full disks are for lack of space") {
   for (const int error : {EIO, EACCES, EROFS}) CHECK_FALSE(is_for_lack_of_space(failed(error)));
   CHECK_FALSE(is_for_lack_of_space(failed(ENOSPC, ExitCode::checkpoint)));
 }
+
+}  // namespace disk_space_test

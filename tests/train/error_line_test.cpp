@@ -5,6 +5,8 @@
 
 #include "model/data/utf8.h"
 
+namespace error_line_test {
+
 using namespace zs;
 
 TEST_CASE("an error line is one short line of printable characters") {
@@ -58,3 +60,5 @@ TEST_CASE("what is printed of a path or a name steers no terminal, and lines of 
   CHECK(fmt::format("{}", printed(AsIs{"a\n\rb\x1b[K"})) == "a\n\rb\x1b[K");
   CHECK(fmt::format("{}{}", printed(7), printed("\n")) == "7\n");
 }
+
+}  // namespace error_line_test

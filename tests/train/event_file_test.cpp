@@ -11,6 +11,8 @@
 #include "runtime/base/check.h"
 #include "tests/model/temp_dir.h"
 
+namespace event_file_test {
+
 using namespace zs;
 
 namespace {
@@ -118,3 +120,5 @@ TEST_CASE("no other file is taken for one of events, nor a link followed, and it
   std::filesystem::create_directory(dir / "folder");
   CHECK_THROWS_AS(EventFile(dir / "folder", 0), Error);
 }
+
+}  // namespace event_file_test

@@ -9,6 +9,8 @@
 #include "tests/message_of.h"
 #include "tests/train/config_text.h"
 
+namespace fit_test {
+
 using namespace zs;
 using namespace zs::test;
 using Catch::Contains;
@@ -227,3 +229,5 @@ TEST_CASE("a file of a setting reads back as it is, and takes no place but its o
   CHECK_THROWS_AS(check_fit_file(path, ""), Error);
   std::filesystem::remove(path);
 }
+
+}  // namespace fit_test

@@ -6,6 +6,8 @@
 
 #include "model/train/rank/error_line.h"
 
+namespace gpu_ranks_test {
+
 using namespace zs;
 using Catch::Contains;
 
@@ -174,3 +176,5 @@ TEST_CASE("a run on GPUs asks for their memory, shared by the ranks that share o
   CHECK(needed_bytes(on_gpus(demand, {.gpus = 2, .transport = Transport::staged, .ranks_a_gpu = 2}), 30, gpu) ==
         60);  // both on one of two
 }
+
+}  // namespace gpu_ranks_test

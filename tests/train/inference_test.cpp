@@ -19,6 +19,8 @@
 #include "model/train/session/token_window.h"
 #include "tests/model/temp_dir.h"
 
+namespace inference_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -192,3 +194,5 @@ TEST_CASE("parameters that will be loaded are not drawn, and the others have the
   }
   CHECK(differing > 100);
 }
+
+}  // namespace inference_test

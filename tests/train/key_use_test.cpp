@@ -7,7 +7,7 @@
 #include "tests/message_of.h"
 #include "tests/train/config_text.h"
 
-namespace zs::test {
+namespace zs::test::key_use_test {
 
 using Catch::Contains;
 
@@ -65,4 +65,4 @@ TEST_CASE("names of the tables of keys are keys, or tables that there are") {
   }
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::key_use_test

@@ -10,7 +10,7 @@
 #include "model/train/plan/plan.h"
 #include "tests/train/config_text.h"
 
-namespace zs::test {
+namespace zs::test::lora_test {
 namespace {
 
 const std::string kLlama = R"(
@@ -185,4 +185,4 @@ TEST_CASE("an adapter that lora.path names is refused beside a plan, as one that
   CHECK_THAT(only_problem(text, by_plan).what(), Catch::Contains("lora.path does not go with plan.apply"));
 }
 
-}  // namespace zs::test
+}  // namespace zs::test::lora_test

@@ -17,6 +17,8 @@
 #include "tests/code_in_child.h"
 #include "tests/model/temp_dir.h"
 
+namespace metrics_test {
+
 using namespace zs;
 using nlohmann::json;
 
@@ -264,3 +266,5 @@ TEST_CASE("the validations of a log are read up to a step, one before the first 
   CHECK(log.cut_after(0) == 0);
   CHECK(log.validations(9).size() == 1);
 }
+
+}  // namespace metrics_test

@@ -10,6 +10,8 @@
 #include "tests/message_of.h"
 #include "tests/train/config_text.h"
 
+namespace plan_explain_test {
+
 using namespace zs;
 using namespace zs::test;
 using Catch::Contains;
@@ -149,3 +151,5 @@ TEST_CASE("the shipped configurations are planned for any number of ranks in one
   CHECK((held - std::ssize(many.units) * 1024) * ranks <= elements(many));  // padding
   CHECK(many.reserved_bytes > 0);
 }
+
+}  // namespace plan_explain_test

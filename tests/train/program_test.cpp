@@ -4,6 +4,8 @@
 #include <new>
 #include <system_error>
 
+namespace program_test {
+
 using namespace zs;
 
 namespace {
@@ -32,3 +34,5 @@ TEST_CASE("the version says what the program was built with and runs on") {
                        Catch::Contains("\nMPI: Open MPI v") && Catch::Contains("\noneDNN: ") &&
                        Catch::Contains("\nCPU kernels: "));
 }
+
+}  // namespace program_test

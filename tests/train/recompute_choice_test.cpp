@@ -3,6 +3,8 @@
 
 #include "tests/train/config_text.h"
 
+namespace recompute_choice_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -92,3 +94,5 @@ TEST_CASE("nothing is recomputed where all fits, and all where nothing does") {
   CHECK(choose_recompute(run, budget(1 << 10)) == RecomputeSet{.whole = 4});
   CHECK_FALSE(fits(run, {.whole = 4}, budget(1 << 10)));
 }
+
+}  // namespace recompute_choice_test

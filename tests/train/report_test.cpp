@@ -14,6 +14,8 @@
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 
+namespace report_test {
+
 using namespace zs;
 using nlohmann::json;
 
@@ -210,3 +212,5 @@ TEST_CASE(
   CHECK(data.at("curves").at("lost_copies").at("mean") == json{0.325});
   CHECK(data.at("lost_updates").at(0) == json{{"group", "*.bias"}, {"elements", 10}, {"f32", 0.5}, {"bf16", 1}});
 }
+
+}  // namespace report_test

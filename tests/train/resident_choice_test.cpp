@@ -5,6 +5,8 @@
 
 #include "tests/train/config_text.h"
 
+namespace resident_choice_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -55,3 +57,5 @@ TEST_CASE("a run that lacks the device's memory is told of fewer resident units"
   CHECK(fewer->text == "set offload.resident_units=3");
   CHECK(least_memory(demand(kUnits)).demand.config.offload.resident_units.value == 0);
 }
+
+}  // namespace resident_choice_test

@@ -4,6 +4,8 @@
 
 #include "model/train/run_dir/resume.h"
 
+namespace resume_keys_test {
+
 using namespace zs;
 
 namespace {
@@ -109,6 +111,7 @@ TEST_CASE("C8: each key may change, may change and is named, or may not") {
                                          "config.train.beta1",
                                          "config.train.beta2",
                                          "config.train.eps",
+                                         "config.train.frozen",
                                          "config.train.global_batch",
                                          "config.train.momentum",
                                          "config.train.muon",
@@ -133,3 +136,5 @@ TEST_CASE("a key that the program which saved did not know counts as unchanged")
   windowed["config.model.window"] = "4";
   CHECK_THROWS_WITH(compare_runs(saved, windowed, "c"), Catch::Contains("model.window 0 -> 4"));
 }
+
+}  // namespace resume_keys_test

@@ -13,6 +13,8 @@
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
 #include "tests/model/temp_dir.h"
 
+namespace resume_test {
+
 using namespace zs;
 using test::TempDir;
 namespace fs = std::filesystem;
@@ -352,3 +354,5 @@ TEST_CASE("a new run does not overwrite the folder of the checkpoint that it beg
   CHECK(refusal({dir / "a/old/step-2", dir / "a", "n", false}) ==
         ExitCode::ok);  // that run.dir holds a run is told elsewhere
 }
+
+}  // namespace resume_test

@@ -20,6 +20,8 @@
 #include "tests/file_limit.h"
 #include "tests/train/run_folders.h"
 
+namespace run_dir_test {
+
 using namespace zs;
 using test::InTempDir, test::refusal, test::write_checkpoint;
 namespace fs = std::filesystem;
@@ -356,3 +358,5 @@ TEST_CASE("an unwritable parent is refused before anything is made") {
   }
   CHECK(dir.entries() == 1);
 }
+
+}  // namespace run_dir_test

@@ -13,6 +13,8 @@
 #include "runtime/base/check.h"
 #include "tests/train/run_folders.h"
 
+namespace run_mark_test {
+
 using namespace zs;
 using test::InTempDir, test::refusal, test::write_checkpoint;
 namespace fs = std::filesystem;
@@ -98,3 +100,5 @@ TEST_CASE("who may only read a run's files keeps its owner from nothing") {
   CHECK_THROWS_AS(MetricsLog("out/metrics.jsonl"), Error);
   CHECK(refusal({"out", "exp", true}) == ExitCode::cannot_create);
 }
+
+}  // namespace run_mark_test

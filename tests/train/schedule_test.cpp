@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 
+namespace schedule_test {
+
 using namespace zs;
 
 namespace {
@@ -89,3 +91,5 @@ TEST_CASE("extreme settings stay finite") {
     CHECK(std::isfinite(learning_rate(train, 5)));
   }
 }
+
+}  // namespace schedule_test

@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+namespace startup_test {
+
 using namespace zs;
 
 namespace {
@@ -152,3 +154,5 @@ TEST_CASE("who can use a GPU has seen one") {
   const GpuLook look = look_for_gpu({});
   CHECK((look.sees_gpu || !look.lacks.empty()));
 }
+
+}  // namespace startup_test

@@ -7,6 +7,8 @@
 #include "model/train/profile/step_trace.h"
 #include "runtime/base/random.h"
 
+namespace step_parts_test {
+
 using namespace zs;
 using nlohmann::json;
 
@@ -141,3 +143,5 @@ TEST_CASE("a trace has an arrow from each record to each wait for it, and a slic
   CHECK(phases["X"] ==
         1 + 4 + 2 + 2 + 3);  // step; ops and waits; gaps of unshard, of compute, and of streams without work
 }
+
+}  // namespace step_parts_test

@@ -6,6 +6,8 @@
 
 #include "runtime/base/random.h"
 
+namespace straggler_test {
+
 using namespace zs;
 
 namespace {
@@ -60,3 +62,5 @@ TEST_CASE("nobody is named where turns are taken, or little is lost") {
             1000, [](int) { return 1; }, 0.5, nullptr, 0.019)  // the system's turns
             .empty());
 }
+
+}  // namespace straggler_test

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <string>
 
+namespace time_limit_test {
+
 using namespace zs;
 using namespace std::chrono_literals;
 
@@ -60,3 +62,5 @@ TEST_CASE("the margin grows with what was measured, and is guessed from the size
   margin.note_gap(1);  // the longest counts
   CHECK(margin.seconds() >= measured + 10);
 }
+
+}  // namespace time_limit_test

@@ -3,6 +3,8 @@
 
 #include "tests/train/config_text.h"
 
+namespace update_choice_test {
+
 using namespace zs;
 using namespace zs::test;
 
@@ -38,3 +40,5 @@ TEST_CASE("a slow link has the host update, and a fast one the device") {
   CHECK(narrow.host_ns > 2 / 0.001);  // the copy that goes up
   CHECK(measure_update(config_with({}), *device).device_ns > 0);
 }
+
+}  // namespace update_choice_test

@@ -16,6 +16,8 @@
 #include "tests/model/temp_dir.h"
 #include "tests/train/hostile_weights.h"
 
+namespace weights_test {
+
 using namespace zs;
 using test::TempDir;
 using test::WeightCase;
@@ -315,3 +317,5 @@ TEST_CASE("f32 becomes the nearest f16, the even one of two") {
   CHECK(two[0] == 1.0f);
   CHECK(two[1] == 2.0f);
 }
+
+}  // namespace weights_test

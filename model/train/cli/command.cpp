@@ -10,9 +10,9 @@
 #include "model/job/version.h"
 #include "model/train/cli/commands.h"
 #include "model/train/cli/rank_work.h"
+#include "model/train/rank/error_line.h"
 #include "model/train/rank/program.h"
 #include "runtime/base/name_pattern.h"
-#include "runtime/base/standard_streams.h"
 
 namespace zs {
 namespace {
@@ -42,7 +42,7 @@ struct Request {
 Request find_request(std::vector<std::string> arguments, Invocation by) {
   const auto& all = commands();
   const auto named = std::find_if(all.begin(), all.end(), [&](const Command& command) {
-    return !arguments.empty() && arguments.front() == command.name;
+    return !arguments.empty() && (arguments.front() == command.name || arguments.front() == command.other_name);
   });
   if (named != all.end()) {
     if (named != all.begin()) by.name = named->name;
@@ -94,9 +94,10 @@ std::optional<Error> misspelled(const std::vector<std::string>& arguments) {
   std::error_code failed;
   if (std::filesystem::exists(word, failed)) return std::nullopt;
   for (const Command& command : commands())
-    if (edit_distance(word, command.name) <= kNear)
-      return Error(ExitCode::usage, fmt::format("there is no command \"{}\"", word), "command line",
-                   fmt::format("did you mean {}?", command.name));
+    for (const std::string_view name : {command.name, command.other_name})
+      if (!name.empty() && edit_distance(word, name) <= kNear)
+        return Error(ExitCode::usage, fmt::format("there is no command \"{}\"", word), "command line",
+                     fmt::format("did you mean {}?", name));
   return std::nullopt;
 }
 
@@ -117,18 +118,19 @@ std::optional<Error> unexpected(const CLI::App& app, const Invocation& by) {
                  "leave one of them out");
   const std::string owners = owners_of(option, by);
   return refuse(owners.empty() ? fmt::format("The following argument was not expected: {}", option)
-                               : fmt::format("{} is an option of train {}", option, owners));
+                               : fmt::format("{} is an option of {} {}", option, program_name(), owners));
 }
 
 /// Commands, a line each.
 std::string list_commands() {
   std::string text = "\nCommands (each has --help):\n";
-  for (const Command& command : commands()) text += fmt::format("  train {:<16} {}\n", command.name, command.summary);
+  for (const Command& command : commands())
+    text += fmt::format("  {} {:<16} {}\n", program_name(), command.name, command.summary);
   return text;
 }
 
 std::string new_form(const Command& command, const Invocation& by) {
-  return fmt::format("train: note: {} is a command now: train {} {}\n", by.name, command.name, command.usage);
+  return fmt::format("{} is a command now: {} {} {}", by.name, program_name(), command.name, command.usage);
 }
 
 }  // namespace
@@ -136,14 +138,16 @@ std::string new_form(const Command& command, const Invocation& by) {
 std::string not_empty(const std::string& text) { return text.empty() ? "needs a name" : ""; }
 
 std::string see_help(const Invocation& by) {
-  return by.name.empty() || by.is_alias ? "see train --help" : fmt::format("see train {} --help", by.name);
+  const std::string command = by.name.empty() || by.is_alias ? "" : by.name + " ";
+  return fmt::format("see {} {}--help", program_name(), command);
 }
 
 int run_command_line(int argc, char** argv, Invocation by) {
   Request request = find_request({argv + 1, argv + argc}, std::move(by));
   const Command& command = *request.command;
   const bool is_run = &command == &commands().front();
-  CLI::App app(std::string(command.summary), is_run ? "train" : fmt::format("train {}", command.name));
+  const std::string program(program_name());
+  CLI::App app(std::string(command.summary), is_run ? program : fmt::format("{} {}", program, command.name));
   app.allow_extras();
   app.set_version_flag("--version", [] { return describe_build(); });
   if (is_run) app.footer(list_commands());
@@ -165,7 +169,7 @@ int run_command_line(int argc, char** argv, Invocation by) {
   if (problem) return refuse_on_ranks(*problem);
   const int code = act();
   // Not beside an error, which is one line.
-  if (code == 0 && request.by.is_alias && is_first_started()) print_to_stderr("{}", new_form(command, request.by));
+  if (code == 0 && request.by.is_alias && is_first_started()) print_note(new_form(command, request.by));
   return code;
 }
 

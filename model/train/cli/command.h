@@ -29,6 +29,7 @@ struct Command {
   using Action = std::function<int()>;
 
   std::string_view name;                       ///< "evaluate"
+  std::string_view other_name = {};            ///< "train" for "run"; empty: none
   std::vector<std::string_view> aliases = {};  ///< options that asked for it in earlier versions: "--evaluate"
   std::string_view usage;                      ///< its arguments: "RUN [FILE...]"
   std::string_view summary;                    ///< one line of `train --help`

@@ -6,6 +6,7 @@
 namespace zs {
 
 Command run_command();
+Command tune_command();
 Command tokenize_command();
 Command document_command();
 Command report_command();
@@ -21,9 +22,9 @@ Command keys_command();
 
 /// In the order of `train --help`. Where options of earlier versions ask for several, the first one counts; the very
 /// first is run where nothing asks for any.
-inline constexpr Command (*kCommands[])() = {run_command,    tokenize_command, report_command,   evaluate_command,
-                                             sample_command, export_command,   verify_command,   verify_weights_command,
-                                             fit_command,    plan_command,     document_command, inspect_command,
-                                             keys_command};
+inline constexpr Command (*kCommands[])() = {
+    run_command,     tune_command,   tokenize_command,       report_command, evaluate_command, sample_command,
+    export_command,  verify_command, verify_weights_command, fit_command,    plan_command,     document_command,
+    inspect_command, keys_command};
 
 }  // namespace zs

@@ -40,8 +40,9 @@ Command::Action add_export(CLI::App& app, const Invocation& by) {
                "of a run or a checkpoint: the average of the weights that it trained with train.average");
   app.add_option(
          "--dtype", job->dtype,
-         "f32, bf16, f16 or, of a GGUF file, q8_0; if not given what the folder has that the model came from, else f32")
-      ->check(CLI::IsMember({"f32", "bf16", "f16", "q8_0"}));
+         "f32, bf16, f16 or, of a GGUF file, q8_0, q6_K, q4_K_M; if not given what the folder has that the model came "
+         "from, else f32")
+      ->transform(CLI::IsMember({"f32", "bf16", "f16", "q8_0", "q6_K", "q4_K_M"}, CLI::ignore_case));
   app.add_option("--shard-mib", job->shard_mib, "about how many MiB a file of weights has at most")
       ->check(integer_from(1, 1 << 30));
   app.add_flag("--adapter", job->is_adapter, "the LoRA adapter alone, as peft loads it");

@@ -4,15 +4,17 @@
 
 #include "model/train/config/expand_path.h"
 #include "model/train/config/key_use.h"
-#include "runtime/base/standard_streams.h"
+#include "model/train/config/site_defaults.h"
+#include "model/train/rank/error_line.h"
 
 namespace zs {
 
 RankWork inference_work(const InferenceRequest& request, std::function<int(Inference& inference)> run) {
   const std::string unread = unread_keys(key_use(request.command), request.overrides);
-  if (!unread.empty() && is_first_started()) print_to_stderr("train: warning: {}\n", unread);
+  if (!unread.empty() && is_first_started()) print_warning(unread);
   const SavedModel model = find_saved_model(expand_path(request.of));
   Config config = config_of(model, request.overrides, request.files);
+  if (const std::string note = site_note(config); !note.empty() && is_first_started()) print_note(note);
   if (config.comm.transport == "null" || config.comm.omit != "none")
     throw Error(ExitCode::config, "a model of which not all is exchanged has no results",
                 config.comm.omit != "none" ? "comm.omit" : "transport null", "leave it out");

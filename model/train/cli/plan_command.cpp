@@ -4,6 +4,7 @@
 #include "model/train/cli/number_option.h"
 #include "model/train/cli/run_options.h"
 #include "model/train/config/expand_path.h"
+#include "model/train/config/site_defaults.h"
 #include "runtime/base/launch.h"
 
 namespace zs {
@@ -43,7 +44,7 @@ TrainJob planned_job(const PlanOptions& options, const Invocation& by) {
   job.fit_out = expand_path(options.fit_out);
   if (options.other_config.empty()) return job;
   job.other_path = expand_path(options.other_config);
-  job.other = load_config(job.other_path, options.overrides);
+  job.other = load_config(job.other_path, options.overrides, ConfigFor::training, site_defaults());
   return job;
 }
 

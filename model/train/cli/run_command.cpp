@@ -3,6 +3,8 @@
 #include "model/train/cli/commands.h"
 #include "model/train/cli/run_options.h"
 #include "model/train/config/expand_path.h"
+#include "model/train/config/site_defaults.h"
+#include "model/train/rank/error_line.h"
 #include "model/train/run_dir/resume.h"
 #include "runtime/base/parse_integer.h"
 
@@ -79,7 +81,7 @@ Command::Action add_run(CLI::App& app, const Invocation& by) {
 }  // namespace
 
 void add_config_options(CLI::App& app, RunOptions& options) {
-  app.add_option("CONFIG.toml", options.config_path, "what to train (keys: train keys, docs/configuration.md)");
+  app.add_option("CONFIG.toml", options.config_path, "what to train (keys: the command keys, docs/configuration.md)");
   app.add_option("--set", options.overrides, "key=value: overrides a key of the file; repeatable")
       ->allow_extra_args(false);
 }
@@ -103,12 +105,14 @@ void add_start_options(CLI::App& app, RunOptions& options) {
 
 TrainJob train_job(const RunOptions& options, const Invocation& by) {
   if (options.config_path.empty())
-    throw Error(ExitCode::usage, "no configuration file", "command line",
-                fmt::format("give one: train {}CONFIG.toml", by.name.empty() || by.is_alias ? "" : by.name + " "));
+    throw Error(
+        ExitCode::usage, "no configuration file", "command line",
+        fmt::format("give one: {} {}CONFIG.toml", program_name(), by.name.empty() || by.is_alias ? "" : by.name + " "));
   TrainJob job;
   job.config_path = expand_path(options.config_path);
   job.resume = expand_path(options.resume);
   job.config = load_resumed_config(job.config_path, options.overrides, job.resume);
+  if (const std::string note = site_note(job.config); !note.empty() && is_first_started()) print_note(note);
   job.run_dir = run_dir_asked_for(job.config, job.config_path, job.resume);
   job.overwrite = options.overwrite;
   job.verify_order = options.verify_order;
@@ -130,8 +134,9 @@ RankWork train_work(TrainJob job) {
 
 Command run_command() {
   return {.name = "run",
+          .other_name = "train",
           .usage = "CONFIG.toml",
-          .summary = "Trains a GPT with sharded parameters. Several ranks: mpirun -q -np N build/train CONFIG.toml",
+          .summary = "Trains a model with sharded parameters; on several ranks under mpirun -q -np N.",
           .add = add_run};
 }
 

@@ -253,9 +253,9 @@ std::string trimmed(const std::string& text) {
   return begin == std::string::npos ? std::string() : text.substr(begin, end - begin + 1);
 }
 
-void apply_override(ConfigDraft& draft, const std::string& text) {
+/// `text`: key=value.
+void apply(ConfigDraft& draft, const std::string& text, const std::string& where) {
   const std::size_t equals = text.find('=');
-  const std::string where = "--set " + text.substr(0, 60);
   const auto refuse = [&](std::string what, std::string todo) {
     draft.problems.emplace_back(ExitCode::config, std::move(what), where, std::move(todo));
   };
@@ -288,7 +288,28 @@ void apply_override(ConfigDraft& draft, const std::string& text) {
   }
 }
 
-std::string read_small_file(const std::string& path) {
+void apply_override(ConfigDraft& draft, const std::string& text) { apply(draft, text, "--set " + text.substr(0, 60)); }
+
+/// Under what the run's own file and command line give.
+void apply_site(ConfigDraft& draft, const std::vector<SiteDefault>& site) {
+  for (const SiteDefault& one : site) apply(draft, one.key + "=" + one.value, one.where);
+  draft.site.swap(draft.given);
+}
+
+void read_keys(ConfigDraft& draft, std::string_view text) {
+  if (const auto line = too_deep_line(text))
+    throw ConfigError({nested_too_deeply(fmt::format("{}:{}", draft.source, *line))});
+  try {
+    read_file_tables(draft, toml::parse(text, draft.source));
+  } catch (const toml::parse_error& error) {
+    const std::string where = fmt::format("{}:{}", draft.source, error.source().begin.line);
+    throw ConfigError({Error(ExitCode::config, std::string(error.description()), where, "correct the TOML")});
+  }
+}
+
+}  // namespace
+
+std::string read_config_file(const std::string& path) {
   const auto fail = [&](const std::string& what) -> ConfigError {
     return ConfigError({Error(ExitCode::config, what, path, "give the path of a TOML file")});
   };
@@ -307,8 +328,6 @@ std::string read_small_file(const std::string& path) {
   return text;
 }
 
-}  // namespace
-
 ConfigError::ConfigError(std::vector<Error> problems) : Error(problems.at(0)), problems_(std::move(problems)) {
   if (problems_.size() > kMaxProblems) problems_.erase(problems_.begin() + kMaxProblems, problems_.end());
 }
@@ -321,28 +340,31 @@ void check_overrides(const std::vector<std::string>& overrides) {
   if (!draft.problems.empty()) throw ConfigError(std::move(draft.problems));
 }
 
+ConfigDraft parse_keys(std::string_view text, const std::string& source) {
+  ConfigDraft draft;
+  draft.source = source;
+  read_keys(draft, text);
+  return draft;
+}
+
 Config parse_config(std::string_view text, const std::string& source, const std::vector<std::string>& overrides,
-                    ConfigFor use) {
+                    ConfigFor use, const std::vector<SiteDefault>& site) {
   ConfigDraft draft;
   draft.source = source;
   draft.use = use;
-  if (const auto line = too_deep_line(text))
-    throw ConfigError({nested_too_deeply(fmt::format("{}:{}", source, *line))});
-  try {
-    read_file_tables(draft, toml::parse(text, source));
-  } catch (const toml::parse_error& error) {
-    const std::string where = fmt::format("{}:{}", source, error.source().begin.line);
-    throw ConfigError({Error(ExitCode::config, std::string(error.description()), where, "correct the TOML")});
-  }
+  apply_site(draft, site);
+  read_keys(draft, text);
   for (const std::string& text_of_override : overrides) apply_override(draft, text_of_override);
+  for (const auto& [key, where] : draft.given) draft.site.erase(key);
   resolve_config(draft);
   if (!draft.problems.empty()) throw ConfigError(std::move(draft.problems));
-  draft.config.given.keys = std::move(draft.given);
+  draft.config.given = {std::move(draft.given), std::move(draft.site)};
   return std::move(draft.config);
 }
 
-Config load_config(const std::string& path, const std::vector<std::string>& overrides, ConfigFor use) {
-  return parse_config(read_small_file(path), path, overrides, use);
+Config load_config(const std::string& path, const std::vector<std::string>& overrides, ConfigFor use,
+                   const std::vector<SiteDefault>& site) {
+  return parse_config(read_config_file(path), path, overrides, use, site);
 }
 
 std::string to_toml(const Config& config) {

@@ -66,6 +66,7 @@ struct Config {
     std::vector<std::string> muon;  ///< patterns of the matrices that Muon updates
     double average = 0;
     std::vector<std::string> groups;  ///< "PATTERN: lr=FACTOR, decay=VALUE"
+    std::vector<std::string> frozen;  ///< patterns of parameters, or of modules
     std::int64_t seed = 1337;
     bool deterministic = false;
     std::vector<std::string> recompute = {"none"};  ///< one word, or "PATTERN=PART"
@@ -92,6 +93,14 @@ struct Config {
     bool pregather = false;
     bool operator==(const Shard&) const = default;
   };
+  /// Experts of mixtures over ranks.
+  struct Experts {
+    std::vector<std::string> apply;  ///< patterns of modules; empty: all experts
+    std::int64_t parallel = 1, group_size = 0;
+    std::string dispatcher = "all_to_all";
+    double divide = 0;
+    bool operator==(const Experts&) const = default;
+  };
   /// Plan of which modules are units, where shard.units is "plan". The rules are "PATTERN=VALUE".
   struct Plan {
     std::vector<std::string> apply, hooks, reshard, strategy, param, reduce, output, gather;
@@ -101,7 +110,7 @@ struct Config {
   struct Precision {
     std::string param = "f32", reduce = "f32";
     std::string output, validation;  ///< empty: as param
-    std::string rounding = "nearest";
+    std::string rounding = "nearest", frozen = "auto";
     bool operator==(const Precision&) const = default;
   };
   struct Offload {
@@ -154,7 +163,9 @@ struct Config {
     bool background = false;
     std::string on_full = "stop";
     bool keep_best = false;
+    std::string frozen;  ///< "exclude" or "include"
     bool is_regular() const { return every > 0 || every_minutes > 0; }
+    bool leaves_out_frozen() const { return frozen == "exclude"; }
     bool operator==(const Checkpoint&) const = default;
   };
   struct Run {
@@ -175,6 +186,7 @@ struct Config {
   Preference preference;
   Train train;
   Shard shard;
+  Experts experts;
   Plan plan;
   Precision precision;
   Offload offload;
@@ -186,6 +198,7 @@ struct Config {
   /// The keys that were given, and where: "file:line" or "--set ...". No part of what a run is, so they compare equal.
   struct Given {
     std::map<std::string, std::string> keys;
+    std::map<std::string, std::string> site;  ///< and those that only a file of the machine or the user gave
     bool contains(const std::string& key) const { return keys.contains(key); }
     bool operator==(const Given&) const { return true; }
   };
@@ -209,14 +222,20 @@ class ConfigError : public Error {
 /// is required.
 enum class ConfigFor : std::uint8_t { training, model };
 
+/// A key that a file gives for all runs of a machine or a user.
+struct SiteDefault {
+  std::string key, value;  ///< as TOML
+  std::string where;       ///< "file:line"
+};
+
 /// Reads the TOML file `path`, applies `overrides` ("key=value", the later wins; the value is TOML, or bare text where
 /// the key is a string), checks every key and their combinations, and resolves what is derived. Throws ConfigError;
-/// creates nothing.
+/// creates nothing. Whatever neither gives is as `site` says, the later before the earlier.
 Config load_config(const std::string& path, const std::vector<std::string>& overrides = {},
-                   ConfigFor use = ConfigFor::training);
+                   ConfigFor use = ConfigFor::training, const std::vector<SiteDefault>& site = {});
 /// Parses the configuration from TOML text; `source` names it in messages, and its stem is the default name.
 Config parse_config(std::string_view text, const std::string& source, const std::vector<std::string>& overrides = {},
-                    ConfigFor use = ConfigFor::training);
+                    ConfigFor use = ConfigFor::training, const std::vector<SiteDefault>& site = {});
 /// ConfigError where an override names no key, or gives it no value that it can have.
 void check_overrides(const std::vector<std::string>& overrides);
 /// "train.lr" of " train.lr = 1".

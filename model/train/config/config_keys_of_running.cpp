@@ -2,6 +2,8 @@
 
 #include <array>
 
+#include "runtime/shard/experts/expert_exchange.h"
+
 namespace zs {
 namespace {
 
@@ -91,6 +93,31 @@ constexpr std::array kRunningKeys = {
     ConfigKey{"shard.pregather", [](Config& c) -> ConfigSlot { return &c.shard.pregather; }, any, "", "",
               "Gather every unit before a step begins; the whole model's parameters exist at once.", OnResume::free},
 
+    ConfigKey{"experts.parallel", [](Config& c) -> ConfigSlot { return &c.experts.parallel; }, between(1, 1024), "", "",
+              "Ranks that the experts of a mixture are dealt over, each of which has as many: tokens travel to their "
+              "experts, instead of experts to all ranks (docs/sharding.md). Divides `model.experts` and the ranks. Not "
+              "with `train.deterministic`.",
+              OnResume::free},
+    ConfigKey{"experts.group_size", [](Config& c) -> ConfigSlot { return &c.experts.group_size; }, between(0, 1048576),
+              "", "",
+              "Ranks over which each rank's experts are sharded; the groups are replicas of each other. 0: ranks / "
+              "`experts.parallel`, sharded as `shard.strategy` says, or `zero3` where that is `hsdp` or `nested`.",
+              OnResume::free},
+    ConfigKey{"experts.dispatcher", [](Config& c) -> ConfigSlot { return &c.experts.dispatcher; }, any, kDispatchers,
+              "",
+              "How tokens travel: each to the ranks of its experts and back, or all to all `experts.parallel` ranks, "
+              "which sum up what their experts make of them. The latter sends less where a token has as many experts "
+              "as there are such ranks, or more.",
+              OnResume::free},
+    ConfigKey{"experts.divide", [](Config& c) -> ConfigSlot { return &c.experts.divide; }, between(0, 1e9), "", "",
+              "Divides the sum over all ranks of the experts' gradients; 0: the number of ranks, which makes it the "
+              "mean, as that of all other parameters.",
+              OnResume::free},
+    ConfigKey{"experts.apply", [](Config& c) -> ConfigSlot { return &c.experts.apply; }, any, "",
+              "the experts of every mixture",
+              "Patterns of the experts that the keys above speak of, by their modules: `\"blocks.{0-3}.mlp.experts\"`.",
+              OnResume::free},
+
     ConfigKey{"plan.apply", [](Config& c) -> ConfigSlot { return &c.plan.apply; }, any, "", "no plan",
               "Patterns of modules that are units, in the order in which they run. The root is always one and owns "
               "what is in no other. docs/plans.md.",
@@ -142,6 +169,12 @@ constexpr std::array kRunningKeys = {
               "nearest|stochastic", "",
               "How the f32 master weights are rounded to bf16: to nearest, or up or down at random, so that updates "
               "too small for bf16 count on average. Needs `precision.param = \"bf16\"`."},
+
+    ConfigKey{
+        "precision.frozen", [](Config& c) -> ConfigSlot { return &c.precision.frozen; }, any, "auto|f32|bf16", "",
+        "How weights are held that are not trained (beside adapters, or by `train.frozen`). `bf16`: once, 2 bytes "
+        "each, and cast for each gather where `precision.param` is f32; `f32`: as trained ones, without gradients "
+        "and moments; `auto`: `bf16` where all that is in the folder `model.path` is bf16, else `f32`."},
 
     ConfigKey{"offload.weights", [](Config& c) -> ConfigSlot { return &c.offload.weights; }, any,
               "device|host|disk:FOLDER", "",
@@ -269,6 +302,11 @@ constexpr std::array kRunningKeys = {
     ConfigKey{"checkpoint.keep_best", [](Config& c) -> ConfigSlot { return &c.checkpoint.keep_best; }, any, "", "",
               "The step with the lowest validation loss so far is saved, and its checkpoint stays beside those of "
               "`checkpoint.keep`; needs `run.validate_every`."},
+    ConfigKey{"checkpoint.frozen", [](Config& c) -> ConfigSlot { return &c.checkpoint.frozen; }, any, "exclude|include",
+              "`exclude`, where frozen weights come from `model.path`",
+              "Whether checkpoints hold weights that are not trained. `exclude`: they name the folder that has them, "
+              "its size and a hash, and need it to go on. docs/checkpoints.md.",
+              OnResume::free},
     ConfigKey{"checkpoint.on_full", [](Config& c) -> ConfigSlot { return &c.checkpoint.on_full; }, any, "stop|warn", "",
               "Where there is no room for a checkpoint: `stop` ends the run (exit code 74); `warn` goes on without "
               "it, unless a stop asked for it.",
@@ -301,9 +339,9 @@ constexpr std::array kRunningKeys = {
         "A new folder into which the end of the run writes the model as transformers loads it, or a new file NAME.gguf "
         "(docs/huggingface.md); empty: none.",
         OnResume::free},
-    ConfigKey{"run.export_dtype", [](Config& c) -> ConfigSlot { return &c.run.export_dtype; }, any, "f32|bf16|f16|q8_0",
-              "`\"f32\"`; beside `model.path` what that folder has",
-              "What its weights are stored in; `q8_0` in a GGUF file only.", OnResume::free},
+    ConfigKey{"run.export_dtype", [](Config& c) -> ConfigSlot { return &c.run.export_dtype; }, any,
+              "f32|bf16|f16|q8_0|q6_K|q4_K_M", "`\"f32\"`; beside `model.path` what that folder has",
+              "What its weights are stored in; `q8_0`, `q6_K` and `q4_K_M` in a GGUF file only.", OnResume::free},
     ConfigKey{"run.export_shard_mib", [](Config& c) -> ConfigSlot { return &c.run.export_shard_mib; }, between(1, 1e9),
               "", "", "About how much a file of its weights has at most; more go into several files with an index.",
               OnResume::free},

@@ -177,10 +177,12 @@ constexpr std::array kTrainingKeys = {
               "Folder of an adapter as peft writes it: its adapter_config.json gives the keys above, and training "
               "continues from its weights. A key that is given as well must be equal.",
               OnResume::free},
-    ConfigKey{"lora.export", [](Config& c) -> ConfigSlot { return &c.lora.export_to; }, any, "", "",
-              "A new folder into which the end of the run writes the adapter as peft loads it; empty: none. "
-              "`run.export` writes the model with the adapter in its weights.",
-              OnResume::free},
+    ConfigKey{
+        "lora.export", [](Config& c) -> ConfigSlot { return &c.lora.export_to; }, any, "", "",
+        "A new folder into which the end of the run writes the adapter as peft loads it, or a new file NAME.gguf, "
+        "as llama.cpp does; empty: none. "
+        "`run.export` writes the model with the adapter in its weights.",
+        OnResume::free},
 
     ConfigKey{"data.kind", [](Config& c) -> ConfigSlot { return &c.data.kind; }, any, "text|tokens", "",
               "`text`: any files as bytes. `tokens`: ids, in llm.c's `.bin` or, without a header, as nanoGPT writes "
@@ -321,6 +323,10 @@ constexpr std::array kTrainingKeys = {
               "`\"PATTERN: lr=FACTOR, decay=VALUE\"`, one of the two or both: parameters that learn at `train.lr` "
               "times a factor, or have another weight decay, norms and biases too. `*` matches any part of a name, "
               "`{0-3}` an integer; the first pattern that matches counts."},
+    ConfigKey{"train.frozen", [](Config& c) -> ConfigSlot { return &c.train.frozen; }, any, "", "",
+              "Names of parameters that are not trained, or of modules that have them, as patterns as above. They have "
+              "no gradients and no moments, and `precision.frozen` says how they are held.",
+              OnResume::refused},
     ConfigKey{"train.seed", [](Config& c) -> ConfigSlot { return &c.train.seed; }, between(0, kInf), "", "",
               "Seeds the weights, the order of the data and the sample.", OnResume::refused},
     ConfigKey{"train.deterministic", [](Config& c) -> ConfigSlot { return &c.train.deterministic; }, any, "", "",

@@ -10,6 +10,8 @@
 
 #include "model/train/config/config_cuda.h"
 #include "model/train/config/config_defaults.h"
+#include "model/train/config/config_experts.h"
+#include "model/train/config/config_frozen.h"
 #include "model/train/config/config_lora.h"
 #include "model/train/config/config_model.h"
 #include "model/train/config/config_offload.h"
@@ -295,8 +297,9 @@ bool are_good(const ConfigDraft& draft, std::initializer_list<const char*> keys)
 }
 
 std::string ConfigDraft::where(const std::string& key) const {
-  const auto found = given.find(key);
-  return found == given.end() ? source : found->second;
+  if (const auto found = given.find(key); found != given.end()) return found->second;
+  const auto found = site.find(key);
+  return found == site.end() ? source : found->second;
 }
 
 void ConfigDraft::report(const std::string& key, std::string what, std::string what_to_do) {
@@ -321,6 +324,7 @@ void resolve_config(ConfigDraft& draft) {
   check_model(draft);
   resolve_plan(draft);  // before whatever asks which units there are
   resolve_lora(draft);
+  resolve_frozen(draft);
   check_sizes(draft);
   check_schedule(draft);
   check_recompute(draft);
@@ -328,6 +332,7 @@ void resolve_config(ConfigDraft& draft) {
   resolve_precision(draft);
   resolve_strategy(draft);
   check_units(draft);
+  check_experts_over_ranks(draft);
   check_layout(draft);
   check_data(draft);
   check_offload(draft);
@@ -359,6 +364,7 @@ void check_ranks(const Config& config, int ranks, std::vector<int> hosts) {
   hosts.resize(static_cast<std::size_t>(ranks));
   const ShardScheme scheme(with_host_groups(scheme_options(config), hosts), 0, ranks);  // for its checks
   check_plan_ranks(config, ranks);
+  check_expert_ranks(config, ranks);
   const std::int64_t batch = config.train.global_batch, micro = config.train.micro_batch;
   if (batch >= micro * ranks) return;
   throw Error(

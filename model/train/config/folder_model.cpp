@@ -1,11 +1,14 @@
 #include "model/train/config/folder_model.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "model/families/family.h"
 #include "model/families/hf_config.h"
 #include "model/train/config/config_model.h"
 #include "model/train/config/config_schema.h"
+#include "model/weights/weight_files.h"
 
 namespace zs {
 namespace {
@@ -56,6 +59,20 @@ std::string folder_dtype(const std::string& folder) {
     if (*found == "float16") return "f16";
   }
   return "f32";
+}
+
+bool is_stored_in_bf16(const std::string& folder, const TensorMap& map) try {
+  std::set<std::string> passed_over;
+  for (const std::string& name : map.passed_over) {
+    passed_over.insert(name);
+    if (name.starts_with(map.prefix)) passed_over.insert(name.substr(map.prefix.size()));
+  }
+  const WeightFiles files(folder);
+  return std::all_of(files.tensors().begin(), files.tensors().end(), [&](const auto& tensor) {
+    return passed_over.contains(tensor.first) || files.header_of(tensor.second).dtype == FileDType::bf16;
+  });
+} catch (const Error&) {  // the loader reports it
+  return false;
 }
 
 }  // namespace zs

@@ -21,6 +21,7 @@ struct OptimizerKind {
   /// Numbers of f32 that it keeps for a parameter's element, before any compression.
   int (*moments)(const Config& config);
   bool updates_on_host = false;  ///< offload.update = "host" goes with it
+  bool takes_whole = false;      ///< takes parameters as a whole: not with experts.parallel
   bool trains_average = false;   ///< the weights for use are its own average: not with offload and train.average
   std::unique_ptr<Optimizer> (*make)(Executor& executor, const Config& config);
   /// Gives keys that nobody has given defaults of its own; null: there are none.

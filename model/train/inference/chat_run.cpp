@@ -10,6 +10,7 @@
 #include "model/tokenizer/tokenizer.h"
 #include "model/train/inference/line_input.h"
 #include "model/train/rank/agreed.h"
+#include "model/train/rank/error_line.h"
 #include "model/train/rank/print.h"
 #include "model/train/rank/program.h"
 #include "model/train/rank/stop_signal.h"
@@ -192,8 +193,7 @@ class Chat {
       return code;
     }
     if (forgotten > 0 && inference_.is_first())
-      print_to_stderr("train: note: the oldest {} {} forgotten, to make room\n", forgotten == 1 ? "turn" : "turns",
-                      forgotten == 1 ? "is" : "are");
+      print_note(fmt::format("the oldest {} forgotten, to make room", forgotten == 1 ? "turn is" : "turns are"));
     const std::string said = dialogue_->text_of(draw(prompt));
     said.empty() ? dialogue_->drop_last() : dialogue_->add("assistant", said);  // templates take no empty answer
     return 0;

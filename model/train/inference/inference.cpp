@@ -5,8 +5,10 @@
 #include "model/data/utf8.h"
 #include "model/train/plan/memory_check.h"
 #include "model/train/rank/agreed.h"
+#include "model/train/rank/error_line.h"
 #include "model/train/rank/program.h"
 #include "model/train/rank/startup.h"
+#include "model/train/run_dir/frozen_weights.h"
 #include "runtime/base/units.h"
 #include "runtime/device/memory_limit.h"
 #include "runtime/shard/checkpoint/checkpoint.h"
@@ -22,14 +24,13 @@ void Inference::adapt_to_ranks() {
   try {
     check_ranks(config_, world_.size(), world_.hosts());
   } catch (const Error& error) {
-    if (is_first())
-      print_to_stderr("train: note: {}: the weights are sharded over all ranks (zero3)\n",
-                      escaped(error.what_happened()));
+    if (is_first()) print_note(error.what_happened() + ": the weights are sharded over all ranks (zero3)");
     config_.shard.strategy = "zero3";
     config_.shard.group_size = 0;
     config_.shard.reshard_after_forward = true;
     config_.plan.strategy.clear();
     config_.plan.reshard.clear();
+    config_.experts = {};
   }
 }
 
@@ -40,12 +41,22 @@ void Inference::plan(const std::function<void(Session&)>& work) {
   if (device_kind(config_) == DeviceKind::cuda) options = on_gpus(options, config_, gpus_);
   plan_ = make_inference_plan(config_, options, work);
   if (!model_.folder.empty()) weights_ = open_weights(config_, plan_);
+  if (!model_.checkpoint.empty()) open_frozen();
   for (const auto& files : weights_)
     for (const std::string& warning : files->warnings())
-      if (is_first()) print_to_stderr("train: warning: {}\n", escaped(warning));
+      if (is_first()) print_warning(warning);
   if (!model_.weights.empty()) weights_ = open_run_weights(model_.weights, plan_);
   check_memory();
   check_threads(share_.threads - 1 + kStreamRoles);  // threads that the device will start
+}
+
+/// Opens the folder that has what the checkpoint leaves out.
+void Inference::open_frozen() {
+  const auto frozen = FrozenWeights::in(CheckpointReader(model_.checkpoint).manifest().attributes);
+  if (!frozen) return;
+  const std::string folder = frozen->found(config_.model.path, model_.checkpoint);
+  weights_.push_back(open_model_weights(config_, plan_, folder));
+  if (is_first()) frozen->check(folder, model_.checkpoint);
 }
 
 /// One rank of each host speaks for all of them, or each for its own GPU.
@@ -68,9 +79,11 @@ void Inference::check_memory() const {
 }
 
 int Inference::load() {
-  if (!weights_.empty())
-    return collectively(world_, "",
-                        [&] { import_weights(world_, session_->runtime().executor(), std::exchange(weights_, {})); });
+  if (!weights_.empty()) {
+    const int code = collectively(
+        world_, "", [&] { import_weights(world_, session_->runtime().executor(), std::exchange(weights_, {})); });
+    if (code != 0 || model_.checkpoint.empty()) return code;
+  }
   return collectively(world_, "", [&] { load_weights(world_, session_->runtime().executor(), model_.checkpoint); });
 }
 
@@ -98,8 +111,9 @@ int Inference::start(const std::function<void(Session&)>& work) {
   bind_this_thread(share_.cpus);
   device_ = std::make_unique<RankDevice>(world_, rank_device_options(config_, gpus_, plan_, share_));
   session_ = std::make_unique<Session>(
-      device_->device(), device_->world(), config_, Session::Use::inference,
-      [this](const std::string& parameter) { return weights_.empty() || has_parameter(weights_, parameter); });
+      device_->device(), device_->world(), config_, Session::Use::inference, [this](const std::string& parameter) {
+        return weights_.empty() || !model_.checkpoint.empty() || has_parameter(weights_, parameter);
+      });
   plan_.apply_order(session_->runtime());
   return load();
 }

@@ -48,6 +48,7 @@ class Inference {
   /// A strategy for any number of ranks.
   void adapt_to_ranks();
   void plan(const std::function<void(Session&)>& work);
+  void open_frozen();
   void check_memory() const;
   int load();
 
@@ -58,7 +59,7 @@ class Inference {
   CpuShare share_;
   GpuRanks gpus_;
   TrainPlan plan_;
-  WeightImports weights_;  // weights of files, until they are in the shards
+  WeightImports weights_;  // weights of files, also those that a checkpoint leaves out, until they are in the shards
   std::unique_ptr<RankDevice> device_;
   std::unique_ptr<Session> session_;
 };

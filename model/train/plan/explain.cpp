@@ -260,14 +260,16 @@ std::string explain(const TrainPlan& plan, const Config& config, const std::stri
   std::string text = fmt::format("{}: {}\n", name, place->is_unit ? "a unit" : "a part of the unit " + unit.name);
   text += fmt::format("why         {}\n", fmt::join(unit.why, "\n            "));
   text += fmt::format("strategy    {}\n", unit.scheme);
-  text += fmt::format("dtypes      parameters {}, reduction {}, output {}; masters f32\n", name_of(precision.param),
-                      name_of(precision.reduce), name_of(precision.output.value_or(precision.param)));
+  text += fmt::format("dtypes      parameters {}, {}output {}; {}\n", name_of(precision.param),
+                      unit.is_frozen ? "" : fmt::format("reduction {}, ", name_of(precision.reduce)),
+                      name_of(precision.output.value_or(precision.param)),
+                      unit.has_master ? "masters f32" : "frozen, held in bf16");
   if (precision.gather_format != nullptr) text += fmt::format("gathered as {}\n", precision.gather_format->name());
   for (const FlatView& view : layout.views())
     if (view.name == name) text += fmt::format("shape       {}\n", view.shape.str());
-  text += fmt::format("bytes       {} gathered, {} of f32 masters on this rank; {} parameters{}\n",
-                      format_bytes(layout.numel() * size_of(precision.param)),
-                      format_bytes(layout.held_elems() * size_of(DType::f32)), layout.views().size(),
+  text += fmt::format("bytes       {} gathered, {} of {} on this rank; {} parameters{}\n",
+                      format_bytes(layout.numel() * size_of(precision.param)), format_bytes(unit.weights_bytes()),
+                      unit.has_master ? "f32 masters" : "frozen weights", layout.views().size(),
                       unit.is_zero_copy ? "; read where its shards lie, without a copy" : "");
   for (const std::string& list : plan.lists)
     if (list.starts_with(unit.name + " ") || (list + ",").find(fmt::format(" {},", unit.name)) != std::string::npos)

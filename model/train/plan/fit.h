@@ -42,6 +42,9 @@ std::size_t nearest(const std::vector<FitRow>& rows);
 /// The table, with a mark at the chosen row, what that takes of each limit, and what it changes.
 std::string describe(const std::vector<FitRow>& rows, std::size_t chosen, const FitRequest& request);
 
+/// Line of what the row changes: "set train.micro_batch=8", or "as configured".
+std::string describe_choice(const FitRow& row);
+
 /// Writes a configuration after a line that says what it is for. Replaces only what this has written before and nobody
 /// has changed since, else Error(cannot_create).
 void write_fit(const std::string& path, const FitRow& row, const std::string& toml);

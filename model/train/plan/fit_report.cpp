@@ -15,7 +15,7 @@
 namespace zs {
 namespace {
 
-constexpr std::string_view kMark = "# Written by train --fit, ";
+constexpr std::string_view kMark = "# Written by fit, ";
 
 /// "moments, gradients but of 3 units", "weights, moments (disk)"
 std::string kept_elsewhere(const Config::Offload& offload) {
@@ -68,9 +68,11 @@ std::string describe(const std::vector<FitRow>& rows, std::size_t chosen, const 
                     row.peak_bytes, row.bytes.device, row.bytes.host, fmt::format("{:.0f} %", 100 * row.share));
   }
   text += describe_budgets(rows[chosen].demand, rows[chosen].bytes, request.budgets);
-  return text + fmt::format("chosen (*): {}\n", rows[chosen].changes.empty()
-                                                    ? "as configured"
-                                                    : fmt::format("set {}", fmt::join(rows[chosen].changes, ", ")));
+  return text + "chosen (*): " + describe_choice(rows[chosen]);
+}
+
+std::string describe_choice(const FitRow& row) {
+  return row.changes.empty() ? "as configured\n" : fmt::format("set {}\n", fmt::join(row.changes, ", "));
 }
 
 void check_fit_file(const std::string& path, const std::string& config_path) {

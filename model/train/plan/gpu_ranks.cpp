@@ -29,7 +29,7 @@ GpuRanks choose_gpu_transport(std::span<const RankGpu> ranks, const Config::Cuda
   return found;
 }
 
-int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& found, const std::string& program) {
+int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& found, std::string_view program) {
   if (device_kind(config) != DeviceKind::cuda) return 0;
   const GpuSearch search{.cuda = gpu_options_of(config.cuda),
                          .planned_ranks = planned_ranks,

@@ -10,6 +10,7 @@
 #include "model/train/config/config.h"
 #include "model/train/plan/memory_check.h"
 #include "model/train/plan/plan.h"
+#include "model/train/rank/error_line.h"
 #include "runtime/device/cpu_topology.h"
 
 /// GPUs of a run's ranks: on which each computes, and what connects them, as its configuration says.
@@ -25,7 +26,7 @@ GpuRanks choose_gpu_transport(std::span<const RankGpu> ranks, const Config::Cuda
 /// configuration's device is no GPU: nothing. `planned_ranks`: as many as the world's, or, for the plan of one rank
 /// alone, as many as this host would have. `program`: in whose name it is printed.
 int find_gpus(World& world, const Config& config, int planned_ranks, GpuRanks& found,
-              const std::string& program = "train");
+              std::string_view program = program_name());
 
 /// A plan for hosts as one for their GPUs.
 PlanOptions on_gpus(PlanOptions plan, const Config& config, const GpuRanks& gpus);

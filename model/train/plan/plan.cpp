@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "comm/world.h"
+#include "model/train/config/config_experts.h"
 #include "model/train/plan/explain.h"
 #include "model/train/session/session.h"
 #include "model/train/session/token_window.h"
+#include "model/train/session/whole_parameters.h"
 #include "runtime/base/units.h"
 #include "runtime/base/usage_error.h"
 
@@ -34,14 +36,14 @@ std::string describe_units(const TrainPlan& plan) {
   std::size_t width = 16;
   for (const TrainPlan::Unit& unit : plan.units) width = std::max(width, unit.name.size() + 1);
   std::string text = fmt::format("{:<{}}{:>8}{:>14}{:>14}{:>12}{:>12}{}\n", "unit", width, "params", "elements",
-                                 "shard elems", "full", "shard f32", is_flat ? "" : "      gathered         whole");
+                                 "shard elems", "full", "weights", is_flat ? "" : "      gathered         whole");
   std::int64_t elements = 0;
   for (const TrainPlan::Unit& unit : plan.units) {
     const UnitLayout& layout = *unit.layout;
     elements += layout.numel();
     text += fmt::format("{:<{}}{:>8}{:>14}{:>14}{:>12}{:>12}", unit.name, width, layout.views().size(), layout.numel(),
                         layout.shard_elems(), format_bytes(layout.numel() * size_of(unit.precision.param)),
-                        format_bytes(layout.held_elems() * size_of(DType::f32)));
+                        format_bytes(unit.weights_bytes()));
     text += is_flat ? "\n" : fmt::format("{:>14}{:>14}\n", layout.gathered_shard_elems(), layout.whole_elems());
   }
   return text + fmt::format("{:<{}}{:>8}{:>14}\n", "all", width, "", elements);
@@ -176,7 +178,7 @@ class MetaRun {
     const Config& config = session_->config();
     if (config.run.validate_every > 0) session_->enqueue_validation(read_, validation_windows_);
     for (int unit = 0; unit < std::ssize(session_->runtime().executor().units()); ++unit)
-      session_->runtime().executor().read_full(unit, [](const Parameter&, const float*) {});
+      read_whole(session_->runtime().executor(), unit, [](const Parameter&, const float*) {});
     if (config.run.sample_tokens > 0) TokenWindow::enqueue_longest(*session_);
   }
 
@@ -260,7 +262,7 @@ void take_reserved(TrainPlan& plan, MetaRun& run) {
   for (const FlatParameter& unit : run.runtime().executor().units()) {
     plan.units.push_back(
         {unit.name, unit.layout, unit.is_zero_copy(), unit.precision, std::string(unit.placement->scheme.name())});
-    plan.units.back().is_frozen = unit.is_frozen;
+    plan.units.back().is_frozen = unit.is_frozen, plan.units.back().has_master = unit.has_master;
   }
   note_places(plan, run.session());
 }
@@ -382,9 +384,7 @@ std::string describe(const TrainPlan& plan, const Config& config, int ranks, boo
                   config.train.sequence, config.precision.param, config.shard.prefetch);
   text += describe_units(plan);
   text += describe_zero_copy(plan);
-  if (const ModelConfig& model = config.model; model.experts > 0)
-    text += fmt::format("mixtures: {} experts in {}, {} of them for each token\n", model.experts,
-                        format_number(model.layers - std::ssize(model.dense_layers), "layer"), model.experts_per_token);
+  text += describe_mixtures(config, ranks);
   if (config.train.recompute != std::vector<std::string>{"none"})
     text += fmt::format("recomputed in backward: {}\n", fmt::join(config.train.recompute, ", "));
   if (config.offload.has_any_of_units() && config.offload.resident_units.value > 0)

@@ -36,6 +36,8 @@ struct TrainPlan {
     std::string scheme = {};            ///< its strategy's name
     std::vector<std::string> why = {};  ///< keys and patterns that made it what it is
     bool is_frozen = false;
+    bool has_master = true;  ///< else a rank holds its frozen weights once, in bf16
+    std::int64_t weights_bytes() const { return layout->held_elems() * size_of(has_master ? DType::f32 : DType::bf16); }
   };
   std::vector<Unit> units;
   /// A module or a parameter of the model, and the unit that it is or is a part of.

@@ -33,10 +33,10 @@ bool begins_with_any(std::string_view name, std::initializer_list<std::string_vi
   return std::any_of(begins.begin(), begins.end(), [&](std::string_view begin) { return name.starts_with(begin); });
 }
 
-/// True for an operation of a communicator: "all_reduce(status)".
+/// True for an operation of a communicator: "all_reduce(status)"; or of rows between experts.
 bool is_exchange(std::string_view name) {
-  return begins_with_any(name,
-                         {"all_gather(", "reduce_scatter(", "all_reduce(", "broadcast(", "all_to_all(", "barrier("});
+  return begins_with_any(name, {"all_gather(", "reduce_scatter(", "all_reduce(", "broadcast(", "all_to_all(",
+                                "barrier(", "dispatch_rows(", "return_rows("});
 }
 
 /// Intervals in order, and apart from each other.

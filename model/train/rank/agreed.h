@@ -15,7 +15,7 @@ namespace zs {
 /// Runs `body` on every rank and agrees on its outcome: 0, or the code of the lowest rank that failed, which prints why
 /// in `program`'s name.
 template <class Body>
-int agreed(World& world, const Body& body, const std::string& program = "train") {
+int agreed(World& world, const Body& body, std::string_view program = program_name()) {
   int code = 0;
   std::string message;
   try {
@@ -44,7 +44,7 @@ inline std::string from_first(World& world, const std::string& text) {
 /// Runs `body(together)`, in which `together` is agreed() of its own argument: 0, or the code of the first that was
 /// not.
 template <class Body>
-int agreed_together(World& world, const Body& body, const std::string& program = "train") {
+int agreed_together(World& world, const Body& body, std::string_view program = program_name()) {
   struct Refused {
     int code;
   };

@@ -1,9 +1,12 @@
 #include "model/train/rank/error_line.h"
 
+#include <cerrno>
+
 #include <algorithm>
 
 #include "model/data/utf8.h"
 #include "model/train/rank/program_words.h"
+#include "runtime/base/standard_streams.h"
 
 namespace zs {
 namespace {
@@ -30,6 +33,15 @@ std::string keep_end(const std::string& text, std::size_t bytes) {
 }
 
 }  // namespace
+
+std::string_view program_name() {
+  constexpr std::string_view kInstalled = "zshard";
+  return program_invocation_short_name == kInstalled ? kInstalled : "train";
+}
+
+void print_note(const std::string& text) { print_to_stderr("{}: note: {}\n", program_name(), escaped(text)); }
+
+void print_warning(const std::string& text) { print_to_stderr("{}: warning: {}\n", program_name(), escaped(text)); }
 
 std::string error_line(const Error& error, std::string_view place, std::string_view program) {
   std::string what = escaped(error.what_happened()), where = escaped(error.where()),

@@ -2,6 +2,8 @@
 
 #include <string_view>
 
+#include "model/train/rank/error_line.h"
+
 namespace zs {
 namespace {
 
@@ -18,6 +20,9 @@ constexpr Words kWords[] = {
     {"save where all hosts see the same files", "put run.dir where all hosts see the same files"},
 };
 
+/// Commands that advice names as they are called in a build folder.
+constexpr std::string_view kBuilt = "train", kCommandWords[] = {"train keys", "train report", "train evaluate"};
+
 }  // namespace
 
 std::string in_program_words(std::string advice) {
@@ -26,6 +31,9 @@ std::string in_program_words(std::string advice) {
     const bool is_said = program.find(library) != program.npos && advice.find(program) != std::string::npos;
     if (at != std::string::npos && !is_said) advice.replace(at, library.size(), program);
   }
+  for (const std::string_view command : kCommandWords)
+    if (const std::size_t at = advice.find(command); at != std::string::npos && program_name() != kBuilt)
+      advice.replace(at, kBuilt.size(), program_name());
   return advice;
 }
 

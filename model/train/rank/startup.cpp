@@ -105,7 +105,7 @@ StartupFacts unpack(const std::string& text) {
 void tell_of_uneven_hosts(World& world, const StartupFacts& own, const StartupFacts& first) {
   const std::string note = uneven_hosts(world.rank(), own, first);
   const World::Agreement agreement = world.agree(note.empty() ? 0 : 1, note);
-  if (agreement.rank == world.rank()) print_to_stderr("train: note: {}\n", agreement.message);
+  if (agreement.rank == world.rank()) print_note(agreement.message);
 }
 
 std::string_view line_of(std::string_view& text) {
@@ -135,7 +135,7 @@ int choose_device(World& world, Config& config, const std::function<GpuLook()>& 
       agreed_together(world, [&](const RunTogether& together) { choice = choose_device(world, own, together); });
   if (code != 0) return code;
   config.device = choice.kind == DeviceKind::cuda ? "cuda" : "cpu";
-  if (world.rank() == 0 && !choice.note.empty()) print_to_stderr("train: note: {}\n", choice.note);
+  if (world.rank() == 0 && !choice.note.empty()) print_note(choice.note);
   return 0;
 }
 

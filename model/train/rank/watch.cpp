@@ -29,7 +29,7 @@ WatchOptions watch_options(const Config& config) {
           .step_s = limits.step_s,
           .checkpoint_s = limits.checkpoint_s,
           .exchanges_heartbeats = limits.hosts,
-          .program = "train",
+          .program = std::string(program_name()),
           .line = [](const Error& error, const std::string& place) { return error_line(error, place); }};
 }
 

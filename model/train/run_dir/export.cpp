@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "model/data/output_file.h"
-#include "model/data/utf8.h"
 #include "model/families/family.h"
 #include "model/families/hf_config.h"
 #include "model/lora/lora_folder.h"
@@ -17,14 +17,17 @@
 #include "model/train/config/config_schema.h"
 #include "model/train/config/folder_model.h"
 #include "model/train/config/key_use.h"
+#include "model/train/config/toml_text.h"
+#include "model/train/rank/error_line.h"
 #include "model/train/run_dir/export_config.h"
+#include "model/train/run_dir/export_sources.h"
+#include "model/train/run_dir/frozen_weights.h"
 #include "model/train/run_dir/resume.h"
 #include "model/train/run_dir/saved_model.h"
 #include "model/weights/weight_export.h"
 #include "model/weights/weight_files.h"
 #include "model/weights/weight_import.h"
 #include "runtime/base/not_fetched.h"
-#include "runtime/base/standard_streams.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
 #include "runtime/shard/checkpoint/checkpoint_updates.h"
 #include "runtime/shard/optimizers/optimizer.h"
@@ -34,90 +37,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void warn(const std::string& what) { print_to_stderr("train: warning: {}\n", escaped(what)); }
-
 bool is_file(const fs::path& path) {
   std::error_code failed;
   return fs::is_regular_file(path, failed);
 }
-
-/// The weights of a checkpoint that its model is used with, or their average: before the first step that is the
-/// weights.
-class CheckpointSource final : public ParameterSource {
- public:
-  CheckpointSource(const std::string& folder, bool is_average)
-      : reader_(folder),
-        is_average_(is_average && reader_.manifest().step > 0),
-        evaluation_(saved_evaluation(reader_.manifest().attributes)) {
-    bool has_average = false;
-    for (const CheckpointTensor& tensor : reader_.manifest().tensors) {
-      if (tensor.kind == kMaster && tensor.part.index == 0) parameters_.push_back({tensor.parameter, tensor.shape});
-      has_average = has_average || tensor.kind == Optimizer::kAverage;
-    }
-    if (is_average_ && !has_average)
-      throw Error(ExitCode::checkpoint, "the checkpoint has no average of the weights", folder,
-                  "leave --average out, or train with train.average");
-  }
-  const std::vector<ParameterShape>& parameters() const override { return parameters_; }
-  void read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) override {
-    auto tensor = is_average_ ? reader_.find(parameter, Optimizer::kAverage) : std::nullopt;
-    if (!tensor) tensor = reader_.find(parameter, kMaster);  // a frozen parameter is its own average
-    ZS_CHECK(tensor, "no weights of {}", parameter);
-    reader_.read({{*tensor, first, {out, count, DType::f32, DeviceKind::cpu}}});
-    const auto state = evaluation_ ? reader_.find(parameter, evaluation_->state) : std::nullopt;
-    if (!state) return;
-    std::vector<float> of_state(static_cast<std::size_t>(count));
-    reader_.read({{*state, first, {of_state.data(), count, DType::f32, DeviceKind::cpu}}});
-    evaluation_->apply(out, of_state.data(), count);
-  }
-  const std::map<std::string, std::string>& attributes() const { return reader_.manifest().attributes; }
-
- private:
-  static constexpr const char* kMaster = "master";
-  CheckpointReader reader_;
-  bool is_average_;
-  std::optional<SavedEvaluation> evaluation_;
-  std::vector<ParameterShape> parameters_;
-};
-
-/// Weights that save_weights has written: parameters by our names.
-class SavedWeights final : public ParameterSource {
- public:
-  explicit SavedWeights(const std::string& path) : files_(path) {
-    for (const auto& [name, tensor] : files_.tensors())
-      parameters_.push_back({name, Shape(files_.header_of(tensor).shape)});
-  }
-  const std::vector<ParameterShape>& parameters() const override { return parameters_; }
-  void read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) override {
-    files_.read(parameter, first * size_of(DType::f32), out, count * size_of(DType::f32));
-  }
-
- private:
-  WeightFiles files_;
-  std::vector<ParameterShape> parameters_;
-};
-
-/// Files that others have written, as the parameters that they would be here.
-class ImportedWeights final : public ParameterSource {
- public:
-  ImportedWeights(std::unique_ptr<WeightImport> weights, std::vector<ParameterShape> parameters)
-      : weights_(std::move(weights)), parameters_(std::move(parameters)) {
-    for (const std::string& warning : weights_->warnings()) warn(warning);
-    for (const ParameterShape& parameter : parameters_) columns_[parameter.name] = columns_of(parameter.shape);
-  }
-  const std::vector<ParameterShape>& parameters() const override { return parameters_; }
-  void read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) override {
-    for (const Block& block : blocks_of(first, count, count, count, columns_.at(parameter))) {
-      weights_->read(parameter, block, out);
-      out += block.rows * block.columns;
-    }
-  }
-
- private:
-  std::unique_ptr<WeightImport> weights_;
-  std::vector<ParameterShape> parameters_;
-  std::map<std::string, std::int64_t> columns_;
-};
 
 /// Source of an export: the model and its weights.
 struct ExportSource {
@@ -128,14 +51,16 @@ struct ExportSource {
   std::shared_ptr<ParameterSource> adapter = weights;  // these weights, or files of its own
 };
 
-Config config_of_attributes(const std::map<std::string, std::string>& attributes, const std::string& checkpoint) {
+Config config_of_attributes(const std::map<std::string, std::string>& attributes, const std::string& checkpoint,
+                            const std::string& model_path) {
   constexpr std::string_view kPrefix = "config.";
   std::string text = "train.sequence = 1\n";
   for (const auto& [name, value] : attributes) {
     const std::string key = name.substr(std::min(kPrefix.size(), name.size()));
     const bool is_of_model = key.starts_with("model.") || (key.starts_with("lora.") && key != "lora.path");
     if (name.starts_with(kPrefix) && (is_of_model || key == "data.tokenizer"))
-      text += fmt::format("{} = {}\n", key, value);
+      text +=
+          fmt::format("{} = {}\n", key, key == "model.path" && !model_path.empty() ? toml_string(model_path) : value);
   }
   return parse_config(text + "data.kind = \"tokens\"\n", checkpoint, {}, ConfigFor::model);
 }
@@ -143,15 +68,6 @@ Config config_of_attributes(const std::map<std::string, std::string>& attributes
 /// Tokenizer of the data, as far as that is known.
 std::string tokenizer_of(const Config& config) {
   return config.data.tokenizer.empty() ? config.model.path : config.data.tokenizer;
-}
-
-ExportSource of_checkpoint(const std::string& folder, bool is_average) {
-  auto weights = std::make_shared<CheckpointSource>(folder, is_average);
-  Config config = config_of_attributes(weights->attributes(), folder);
-  std::string tokenizer = tokenizer_of(config);
-  if (const fs::path run = fs::absolute(folder + "/../..").lexically_normal(); is_file(run / "config.toml"))
-    tokenizer = tokenizer_of(load_config((run / "config.toml").string()));  // its names are absolute
-  return {std::move(config.model), std::move(config.lora), std::move(weights), std::move(tokenizer)};
 }
 
 void collect(const Module& module, std::vector<ParameterShape>& parameters) {
@@ -177,28 +93,53 @@ ExportSource of_folder(const std::string& folder, const LoraConfig& lora = {}) {
   return source;
 }
 
+bool is_model_path(const std::string& override) { return overridden_key(override) == "model.path"; }
+
+/// The model's folder that an override names; empty: none does.
+std::string given_model_path(const ExportJob& job) {
+  std::vector<std::string> given;
+  std::copy_if(job.overrides.begin(), job.overrides.end(), std::back_inserter(given), is_model_path);
+  return given.empty() ? "" : parse_config("", "command line", given, ConfigFor::model).model.path;
+}
+
+/// The weights of a checkpoint, and those that it leaves out from the model's folder, if they are wanted.
+ExportSource of_checkpoint(const std::string& folder, const ExportJob& job) {
+  const auto saved = std::make_shared<CheckpointSource>(folder, job.is_average);
+  std::shared_ptr<ParameterSource> weights = saved;
+  const auto frozen = job.is_adapter ? std::nullopt : FrozenWeights::in(saved->attributes());
+  std::string path = given_model_path(job);
+  if (frozen) path = frozen->check(path, folder).folder;
+  Config config = config_of_attributes(saved->attributes(), folder, path);
+  if (frozen) weights = std::make_shared<BothWeights>(saved, of_folder(path).weights);
+  std::string tokenizer = tokenizer_of(config);
+  if (const fs::path run = fs::absolute(folder + "/../..").lexically_normal(); is_file(run / "config.toml"))
+    tokenizer = tokenizer_of(load_config((run / "config.toml").string()));  // its names are absolute
+  return {std::move(config.model), std::move(config.lora), std::move(weights), std::move(tokenizer)};
+}
+
 /// The final weights of a run, or its newest checkpoint where that is newer, or has the average.
-ExportSource of_run(const std::string& folder, bool is_average) {
+ExportSource of_run(const std::string& folder, const ExportJob& job) {
   const std::string root = (fs::path(folder) / "checkpoints").string();
   const auto steps = list_checkpoints(root);
   const std::string newest = steps.empty() ? "" : step_folder(root, steps.back());
-  if (!is_average && has_final_weights(folder, newest)) {
-    const Config config = load_config((fs::path(folder) / "config.toml").string());
+  if (!job.is_average && has_final_weights(folder, newest)) {
+    Config config = load_config((fs::path(folder) / "config.toml").string());
+    if (const std::string path = given_model_path(job); !path.empty()) config.model.path = path;
     return {config.model, config.lora, std::make_shared<SavedWeights>((fs::path(folder) / kFinalWeights).string()),
             tokenizer_of(config)};
   }
   if (steps.empty())
     throw Error(ExitCode::checkpoint,
-                is_average ? "there is no checkpoint, which would have the average of the weights"
-                           : "there are neither weights nor a checkpoint",
+                job.is_average ? "there is no checkpoint, which would have the average of the weights"
+                               : "there are neither weights nor a checkpoint",
                 folder, "name a run that has saved some");
-  return of_checkpoint(newest, is_average);
+  return of_checkpoint(newest, job);
 }
 
 /// Says what has no effect.
 void check_set(const char* kind, const std::vector<std::string>& overrides) {
   const std::string unread = unread_keys(key_use(kind), overrides);
-  if (!unread.empty()) print_to_stderr("train: warning: {}\n", unread);
+  if (!unread.empty()) print_warning(unread);
 }
 
 ExportSource model_folder(const std::string& folder, bool is_average, const LoraConfig& lora) {
@@ -210,12 +151,11 @@ ExportSource model_folder(const std::string& folder, bool is_average, const Lora
 
 ExportSource of_configuration(const ExportJob& job) {
   const std::string& from = job.from;
-  const bool is_average = job.is_average;
   const Config config = load_config(from, job.overrides, ConfigFor::model);
   check_set("export of a configuration", job.overrides);
   const std::string run = run_dir_asked_for(config, from, "latest");
-  if (!run.empty() && RunMark::find(run)) return of_run(run, is_average);
-  if (!config.model.path.empty()) return model_folder(config.model.path, is_average, config.lora);
+  if (!run.empty() && RunMark::find(run)) return of_run(run, job);
+  if (!config.model.path.empty()) return model_folder(config.model.path, job.is_average, config.lora);
   throw Error(ExitCode::checkpoint, "this configuration names no run and no model", from,
               "name a run, a checkpoint or a model's folder");
 }
@@ -231,12 +171,18 @@ ExportSource find_source(const ExportJob& job) {
     check_set("export of a model's folder", job.overrides);
     return model_folder(job.from, job.is_average, config.lora);
   }
-  check_set("export of a run or a checkpoint", job.overrides);
-  return is_file(path / "config.toml") ? of_run(job.from, job.is_average) : of_checkpoint(job.from, job.is_average);
+  std::vector<std::string> others;
+  std::remove_copy_if(job.overrides.begin(), job.overrides.end(), std::back_inserter(others), is_model_path);
+  check_set("export of a run or a checkpoint", others);
+  return is_file(path / "config.toml") ? of_run(job.from, job) : of_checkpoint(job.from, job);
 }
 
-FileDType dtype_named(const std::string& name) {
-  return name == "f16" ? FileDType::f16 : name == "bf16" ? FileDType::bf16 : FileDType::f32;
+/// Dtype of a folder's weights; none of a name that GGUF files alone have.
+std::optional<FileDType> find_folder_dtype(const std::string& name) {
+  for (const auto& [known, dtype] :
+       {std::pair("f32", FileDType::f32), std::pair("bf16", FileDType::bf16), std::pair("f16", FileDType::f16)})
+    if (name == known) return dtype;
+  return std::nullopt;
 }
 
 bool is_gguf(const std::string& path) {
@@ -253,8 +199,8 @@ OutputRule rule_of(const RunMark* run) {
 
 /// Before anything is written.
 void check_target(const std::string& to, const std::string& dtype, const RunMark* run) {
-  if (dtype == "q8_0" && !is_gguf(to))
-    throw Error(ExitCode::config, "q8_0 is for GGUF files alone", to,
+  if (!dtype.empty() && !find_folder_dtype(dtype) && !is_gguf(to))
+    throw Error(ExitCode::config, dtype + " is for GGUF files alone", to,
                 "name a file that ends with .gguf, or another dtype");
   std::error_code failed;
   fs::path parent = fs::absolute(to).lexically_normal().parent_path();
@@ -270,6 +216,12 @@ void check_target(const std::string& to, const std::string& dtype, const RunMark
                 "choose a new name");
 }
 
+void check_gguf_adapter(const LoraConfig& lora, const std::string& to) {
+  if (!lora.modules_to_save.empty())
+    throw Error(ExitCode::model, "a GGUF file of an adapter holds no modules that were trained whole", to,
+                "export the merged model: leave out --adapter");
+}
+
 /// Listed before it has its name: whatever is killed later, the run knows its own.
 std::function<void()> listing(const ExportJob& job, const std::string& written) {
   return [&job, &written] {
@@ -280,13 +232,11 @@ std::function<void()> listing(const ExportJob& job, const std::string& written) 
 void write_gguf(ParameterSource& weights, const ExportSource& source, const ExportJob& job) {
   const Family& family = family_named(source.model.family);
   const TensorMap map = family.tensor_map(source.model);
-  const GgufDType dtype = job.dtype == "q8_0"   ? GgufDType::q8_0
-                          : job.dtype == "f16"  ? GgufDType::f16
-                          : job.dtype == "bf16" ? GgufDType::bf16
-                                                : GgufDType::f32;
+  const std::optional<GgufFileType> type = find_gguf_type(job.dtype);
+  ZS_CHECK(type.has_value(), "{}", job.dtype);
   OutputFile file(job.to, rule_of(job.run));
-  for (const std::string& line : export_gguf(weights, {map, family.gguf, source.model, source.tokenizer}, file, dtype))
-    warn(line);
+  for (const std::string& line : export_gguf(weights, {map, family.gguf, source.model, source.tokenizer}, file, *type))
+    print_warning(line);
   file.commit(listing(job, file.temporary()));
 }
 
@@ -295,17 +245,33 @@ OutputFolder open_folder(const ExportJob& job) { return OutputFolder(job.to, rul
 void write_folder(ParameterSource& weights, const ExportSource& source, const ExportJob& job) {
   OutputFolder folder = open_folder(job);
   const TensorMap map = family_named(source.model.family).tensor_map(source.model);
-  export_safetensors(weights, map, folder.writing(), {dtype_named(job.dtype), job.shard_mib << 20});
-  for (const std::string& line : copy_companions(source.model.path, source.tokenizer, folder.writing())) warn(line);
+  export_safetensors(weights, map, folder.writing(), {find_folder_dtype(job.dtype).value(), job.shard_mib << 20});
+  for (const std::string& line : copy_companions(source.model.path, source.tokenizer, folder.writing()))
+    print_warning(line);
   write_file_atomically((fs::path(folder.writing()) / HfConfig::kFile).string(),
                         exported_config(source.model, source.tokenizer, job.dtype));
   folder.commit(listing(job, folder.writing()));
+}
+
+void write_gguf_adapter(const ExportSource& source, const ExportJob& job) {
+  check_gguf_adapter(source.lora, job.to);
+  const Family& family = family_named(source.model.family);
+  const TensorMap map = family.tensor_map(source.model);
+  std::vector<GgufFactors> factors;
+  for (const LoraTarget& target : lora_targets(source.model, source.lora))
+    factors.push_back(
+        {target.parameter, target.row, target.rows, target.columns, target.rank, target.a(), target.b(), target.scale});
+  OutputFile file(job.to, rule_of(job.run));
+  export_gguf_adapter(*trained_part(source.adapter, source.model, source.lora),
+                      {map, family.gguf, source.model, source.tokenizer}, factors, source.lora.alpha, file);
+  file.commit(listing(job, file.temporary()));
 }
 
 void write_adapter(const ExportSource& source, const ExportJob& job) {
   if (!source.lora.is_on())
     throw Error(ExitCode::config, "the model has no adapter", job.to,
                 "name a run with lora.rank, or leave --adapter out");
+  if (is_gguf(job.to)) return write_gguf_adapter(source, job);
   OutputFolder folder = open_folder(job);
   export_adapter(*trained_part(source.adapter, source.model, source.lora), source.model, source.lora, folder.writing());
   folder.commit(listing(job, folder.writing()));
@@ -319,7 +285,7 @@ void write_model(const ExportSource& source, const ExportJob& job) {
           : source.weights;
   is_gguf(job.to) ? write_gguf(*weights, source, job) : write_folder(*weights, source, job);
   if (!source.tokenizer.empty() && !has_tokenizer(source.tokenizer))
-    warn(fmt::format("exported without a tokenizer: there is none in {}", source.tokenizer));
+    print_warning(fmt::format("exported without a tokenizer: there is none in {}", source.tokenizer));
 }
 
 /// Source of a run that has ended.
@@ -330,9 +296,8 @@ ExportSource of_weights(const Config& config, const std::string& weights) {
 }  // namespace
 
 void export_model(const ExportJob& job) {
-  if (job.is_adapter && (is_gguf(job.to) || (!job.dtype.empty() && job.dtype != "f32")))
-    throw Error(ExitCode::usage, "an adapter is written as a folder, in f32", job.to,
-                "leave out --adapter, or --dtype and the ending .gguf");
+  if (job.is_adapter && !job.dtype.empty() && job.dtype != "f32")
+    throw Error(ExitCode::usage, "an adapter is written in f32", job.to, "leave out --adapter, or --dtype");
   check_target(job.to, job.dtype, nullptr);
   const ExportSource source = find_source(job);
   ExportJob own = job;
@@ -366,6 +331,8 @@ void check_export(const Config& config, const RunMark* run, const std::string& r
   if (!model.empty()) check_target(model, config.run.export_dtype, run);
   if (is_gguf(model)) check_gguf(config.model, tokenizer_of(config));
   if (!adapter.empty()) check_target(adapter, "f32", run);
+  if (is_gguf(adapter)) check_gguf_adapter(config.lora, adapter);
+  if (is_gguf(adapter)) check_gguf_names(config.model);
 }
 
 }  // namespace zs

@@ -11,11 +11,11 @@ namespace zs {
 
 /// A model that shall be written for others to read.
 struct ExportJob {
-  std::string to;                           ///< a new folder, or a new file NAME.gguf
-  std::string from;                         ///< a run, a checkpoint, a configuration, or a model's folder
-  bool is_average = false;                  ///< the average of the weights (train.average) instead of these
-  std::string dtype = {};                   ///< f32, f16 or bf16; of a GGUF file q8_0, too; empty: what the folder has
-                                            ///< that the model came from, else f32
+  std::string to;           ///< a new folder, or a new file NAME.gguf
+  std::string from;         ///< a run, a checkpoint, a configuration, or a model's folder
+  bool is_average = false;  ///< the average of the weights (train.average) instead of these
+  std::string dtype = {};   ///< f32, f16 or bf16; of a GGUF file q8_0, q6_K or q4_K_M, too; empty: what the folder has
+                            ///< that the model came from, else f32
   std::int64_t shard_mib = 5120;            ///< a file of weights has about so much at most
   bool is_adapter = false;                  ///< writes the adapter alone, as peft loads it
   RunMark* run = nullptr;                   ///< whose export it is: one that it has made before may go

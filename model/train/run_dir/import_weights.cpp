@@ -1,6 +1,7 @@
 #include "model/train/run_dir/import_weights.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "model/families/family.h"
 #include "model/lora/lora_folder.h"
@@ -10,21 +11,33 @@
 namespace zs {
 namespace {
 
-/// Elements that go to a GPU, or a disk, at once.
+/// Elements that go to a GPU or a disk, or are rounded, at once.
 constexpr std::int64_t kPieceElems = std::int64_t{1} << 20;
 
-/// Reads a block into `out`, of its size: at once into the host's memory, else some rows at a time.
+/// Reads a block into `out`, of its size: f32 at once into the host's memory, else some rows at a time.
 void read_block(Executor& executor, WeightImport& weights, const std::string& parameter, const Block& block,
                 const Buffer& out) {
-  if (out.device == DeviceKind::cpu) return weights.read(parameter, block, static_cast<float*>(out.data));
+  const bool is_rounded = out.dtype == DType::bf16;
+  if (out.device == DeviceKind::cpu && !is_rounded)
+    return weights.read(parameter, block, static_cast<float*>(out.data));
   const std::int64_t rows = std::max<std::int64_t>(1, kPieceElems / block.columns);
   std::vector<float> piece(static_cast<std::size_t>(std::min(rows, block.rows) * block.columns));
+  std::vector<BFloat16> rounded;
   for (std::int64_t done = 0; done < block.rows; done += rows) {
     const std::int64_t count = std::min(rows, block.rows - done);
     weights.read(parameter, {block.row + done, count, block.column, block.columns}, piece.data());
     const Buffer part = out.slice(done * block.columns, count * block.columns);
-    executor.link().is_on_disk(part) ? executor.link().write(part, piece.data())
-                                     : upload_now(executor.context(), part, piece.data());
+    const void* values = piece.data();
+    if (is_rounded) {
+      rounded = std::vector<BFloat16>(piece.begin(), piece.begin() + part.elems);
+      values = rounded.data();
+    }
+    if (executor.link().is_on_disk(part))
+      executor.link().write(part, values);
+    else if (part.device == DeviceKind::cuda)
+      upload_now(executor.context(), part, values);
+    else
+      std::memcpy(part.data, values, static_cast<std::size_t>(part.bytes()));
   }
 }
 
@@ -36,16 +49,18 @@ WeightImport* file_of(const WeightImports& weights, const std::string& parameter
 }
 
 void read_unit(Executor& executor, const WeightImports& weights, const FlatParameter& unit) {
-  const Buffer master = unit.master_buffer();
+  const Buffer held = unit.weights_buffer();
   for (const ShardSegment& segment : unit.held_segments()) {
     const FlatView& view = unit.layout->views()[segment.view];
     WeightImport* const file = file_of(weights, view.name);
     if (file == nullptr) continue;
+    ZS_CHECK(view.part.is_whole() || view.part.dim == 0, "{} is cut on dim {}", view.name, view.part.dim);
     std::int64_t at = segment.shard_offset;
-    for (const Block& block :
+    for (Block block :
          blocks_of(segment.view_offset, segment.count, segment.run, segment.stride, columns_of(view.shape))) {
+      block.row += view.part.index * rows_of(view.shape);
       const std::int64_t elems = block.rows * block.columns;
-      read_block(executor, *file, view.name, block, master.slice(at, elems));
+      read_block(executor, *file, view.name, block, held.slice(at, elems));
       at += elems;
     }
   }
@@ -54,21 +69,23 @@ void read_unit(Executor& executor, const WeightImports& weights, const FlatParam
 std::vector<ParameterShape> shapes_of(const TrainPlan& plan) {
   std::vector<ParameterShape> parameters;
   for (const TrainPlan::Unit& unit : plan.units)
-    for (const FlatView& view : unit.layout->views()) parameters.push_back({view.name, view.shape});
+    for (const FlatView& view : unit.layout->views()) parameters.push_back({view.name, view.whole_shape()});
   return parameters;
 }
 
 }  // namespace
 
+std::unique_ptr<WeightImport> open_model_weights(const Config& config, const TrainPlan& plan,
+                                                 const std::string& folder) {
+  std::vector<ParameterShape> parameters = shapes_of(plan);
+  std::erase_if(parameters, [](const ParameterShape& parameter) { return is_adapter_parameter(parameter.name); });
+  return std::make_unique<WeightImport>(folder, family_named(config.model.family).tensor_map(config.model), parameters);
+}
+
 WeightImports open_weights(const Config& config, const TrainPlan& plan) {
   WeightImports weights;  // the first that has a parameter counts: an adapter may have modules that are trained whole
   if (!config.lora.path.empty()) weights.push_back(open_adapter(config.model, config.lora));
-  if (!config.model.path.empty()) {
-    std::vector<ParameterShape> parameters = shapes_of(plan);
-    std::erase_if(parameters, [](const ParameterShape& parameter) { return is_adapter_parameter(parameter.name); });
-    weights.push_back(std::make_unique<WeightImport>(
-        config.model.path, family_named(config.model.family).tensor_map(config.model), parameters));
-  }
+  if (!config.model.path.empty()) weights.push_back(open_model_weights(config, plan, config.model.path));
   return weights;
 }
 

@@ -18,15 +18,19 @@ using WeightImports = std::vector<std::unique_ptr<WeightImport>>;
 /// else; and the adapter in `lora.path`, in the same way. Of adapters without that nothing is there. Error(model).
 WeightImports open_weights(const Config& config, const TrainPlan& plan);
 
+/// Opens the weights of the model alone, in `folder`.
+std::unique_ptr<WeightImport> open_model_weights(const Config& config, const TrainPlan& plan,
+                                                 const std::string& folder);
+
 /// Opens the file that a run's end has left, in which parameters have their own names (weights.h), otherwise as above.
 WeightImports open_run_weights(const std::string& path, const TrainPlan& plan);
 
 /// True if one of the files has the parameter.
 bool has_parameter(const WeightImports& weights, const std::string& parameter);
 
-/// Fills the master shards from files: each rank reads what it holds of each parameter, straight into its shard, or by
-/// the piece where that is in a GPU's memory. What no file has stays as it was drawn. Collective; blocks; call before
-/// the first step. Throws AgreedError: the state may be half loaded.
+/// Fills the master shards, and frozen weights, from files: each rank reads what it holds of each parameter, straight
+/// into its shard, or by the piece where that is in a GPU's memory or not f32. What no file has stays as it was drawn.
+/// Collective; blocks; call before the first step. Throws AgreedError: the state may be half loaded.
 void import_weights(World& world, Executor& executor, const WeightImports& weights);
 
 }  // namespace zs

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "model/train/config/config_schema.h"
+#include "model/train/config/site_defaults.h"
 #include "model/train/run_dir/run_dir.h"
 #include "runtime/base/parse_integer.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
@@ -178,9 +179,13 @@ std::string run_dir_asked_for(const Config& config, const std::string& config_pa
 
 Config load_resumed_config(const std::string& path, const std::vector<std::string>& overrides,
                            const std::string& resume) {
+  const std::vector<SiteDefault> site = site_defaults();
+  const auto load = [&](const std::vector<std::string>& keys) {
+    return load_config(path, keys, ConfigFor::training, site);
+  };
   std::vector<std::string> all = overrides;
   try {
-    return load_config(path, overrides);
+    return load(overrides);
   } catch (const ConfigError& error) {
     if (error.code() != ExitCode::model || resume.empty()) throw;
     // Any model will do to find out where the run is.
@@ -189,7 +194,7 @@ Config load_resumed_config(const std::string& path, const std::vector<std::strin
                            "lora.modules_to_save=[]", "lora.dropout=0", "lora.export="});
     std::optional<ResumePoint> found;
     try {
-      const Config config = load_config(path, all);
+      const Config config = load(all);
       found = find_checkpoint({resume, run_dir_asked_for(config, path, resume), config.name, true});
     } catch (const Error&) {
       throw error;
@@ -204,7 +209,7 @@ Config load_resumed_config(const std::string& path, const std::vector<std::strin
         all.push_back(fmt::format("{}={}", key, value));
     }
   }
-  return load_config(path, all);
+  return load(all);
 }
 
 bool is_in_run_dir(const std::string& what) { return what == "latest" || what == "latest-valid" || what == "auto"; }

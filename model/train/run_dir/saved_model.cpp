@@ -8,6 +8,7 @@
 
 #include "model/families/hf_config.h"
 #include "model/train/config/config_schema.h"
+#include "model/train/config/site_defaults.h"
 #include "model/train/config/toml_text.h"
 #include "runtime/base/not_fetched.h"
 #include "runtime/base/parse_integer.h"
@@ -199,7 +200,7 @@ Config config_of(const SavedModel& model, const std::vector<std::string>& overri
   if (const std::string rows = given_micro_batch(overrides); !rows.empty()) all.push_back("train.global_batch=" + rows);
   if (!model.folder.empty()) {
     const std::string text = folder_config(model.folder, all, files);
-    return parse_config(text, model.folder, all, ConfigFor::model);
+    return parse_config(text, model.folder, all, ConfigFor::model, site_defaults());
   }
   Config config =
       parse_config(saved_config(model, overrides), model.checkpoint.empty() ? model.run_dir : model.checkpoint, all);

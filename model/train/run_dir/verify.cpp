@@ -6,6 +6,7 @@
 
 #include "model/train/rank/error_line.h"
 #include "model/train/rank/print.h"
+#include "model/train/run_dir/frozen_weights.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/base/units.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
@@ -18,9 +19,12 @@ std::string verify_one(const std::string& folder) {
   reader.verify();
   std::int64_t bytes = 0;
   for (const CheckpointFile& file : reader.manifest().files) bytes += file.bytes;
-  return fmt::format("{}: good: step {}, {} tensors, {} from {}", folder, reader.manifest().step,
+  std::string beside;
+  if (const auto frozen = FrozenWeights::in(reader.manifest().attributes))
+    beside = fmt::format(", beside {} in {}", format_bytes(frozen->bytes), frozen->check({}, folder).folder);
+  return fmt::format("{}: good: step {}, {} tensors, {} from {}{}", folder, reader.manifest().step,
                      reader.manifest().tensors.size(), format_bytes(bytes),
-                     format_number(static_cast<std::int64_t>(reader.manifest().files.size()), "rank"));
+                     format_number(static_cast<std::int64_t>(reader.manifest().files.size()), "rank"), beside);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 
+#include "model/train/session/whole_parameters.h"
 #include "model/weights/safetensors.h"
 
 namespace zs {
@@ -14,7 +15,7 @@ std::vector<TensorEntry> entries(const Executor& executor) {
   std::vector<TensorEntry> entries;
   for (const FlatParameter& unit : executor.units()) {
     for (const Parameter* parameter : unit.parameters)
-      entries.push_back({parameter->name(), DType::f32, parameter->shape()});
+      entries.push_back({parameter->name(), DType::f32, whole_shape(*parameter)});
   }
   return entries;
 }
@@ -32,8 +33,8 @@ std::string save_weights(Executor& executor, const std::string& path) {
   if (executor.rank() == 0 && !path.empty()) file = std::make_unique<SafetensorsWriter>(path, entries(executor));
   std::map<std::string, std::uint64_t> hashes;
   for (int unit = 0; unit < static_cast<int>(executor.units().size()); ++unit) {
-    executor.read_full(unit, [&](const Parameter& parameter, const float* values) {
-      const auto bytes = parameter.numel() * size_of(DType::f32);
+    read_whole(executor, unit, [&](const Parameter& parameter, const float* values) {
+      const auto bytes = whole_shape(parameter).numel() * size_of(DType::f32);
       hashes[parameter.name()] = XXH3_64bits(values, static_cast<std::size_t>(bytes));
       if (file) file->append(values, bytes);
     });

@@ -82,7 +82,7 @@ Session::Session(Device& device, World& world, const Config& config, Use use,
       config_(config),
       context_(device),
       model_(family_named(config.model.family).make(config.model)),
-      runtime_(context_, world, shard_options(config)),
+      runtime_(context_, world, shard_options(config, world.size())),
       share_(runtime_.data_share()),
       products_(device, world) {
   if (is_loaded) draw_nothing(*model_, is_loaded);
@@ -110,8 +110,9 @@ Session::Session(Device& device, World& world, const Config& config, Use use,
   if (config.data.format == "preference")
     pairs_.emplace(context_, config, local_losses_.buffer(DType::f32, loss_slots_), loss_slots_, share_.count);
   if (config.checkpoint.background)
-    save_memory_ = device.pinned_memory().acquire(BackgroundSave::held_bytes(runtime_.executor(), *optimizer_),
-                                                  context_.stream(), "checkpoint");
+    save_memory_ = device.pinned_memory().acquire(
+        BackgroundSave::held_bytes(runtime_.executor(), *optimizer_, !config.checkpoint.leaves_out_frozen()),
+        context_.stream(), "checkpoint");
   if (!model_->routers().empty()) records_.emplace(context_, runtime_.executor(), *model_);
   if (weighs()) {
     runtime_.order_check().set("what counts alike in the loss", config.train.loss);

@@ -243,7 +243,8 @@ class Session {
   std::int64_t last_step_us_ = 0;
 };
 
-ShardOptions shard_options(const Config& config);
+/// Options of a job of so many ranks.
+ShardOptions shard_options(const Config& config, int ranks = 1);
 
 /// Tells each block of the model what it recomputes. Error(config) where train.recompute is "auto", which a plan has to
 /// have made a choice of (choose_recompute), or has a pattern that matches no block. How many recompute all.

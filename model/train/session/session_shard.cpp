@@ -7,6 +7,8 @@
 #include <string>
 
 #include "model/lora/saved_modules.h"
+#include "model/train/config/config_experts.h"
+#include "model/train/config/config_frozen.h"
 #include "model/train/config/config_recompute.h"
 #include "model/train/config/pattern_entries.h"
 #include "model/train/session/session.h"
@@ -70,10 +72,10 @@ Recompute recompute_of(const std::string& part) {
 
 bool is_adapters(const Module& module) { return dynamic_cast<const LoraAdapters*>(&module) != nullptr; }
 
-/// Options of prefetching. A block's adapters are a unit beside its own, and its experts are one: the whole parameters
-/// of all of them exist at once.
+/// Options of prefetching. A block's adapters, or what is frozen of it, are a unit beside its own, and its experts are
+/// one: the whole parameters of all of them exist at once.
 PrefetchOptions prefetch_options(const Config& config) {
-  const int units = 1 + (config.lora.is_on() ? 1 : 0) + (config.model.experts > 0 ? 1 : 0);
+  const int units = 1 + (has_frozen(config) ? 1 : 0) + (config.model.experts > 0 ? 1 : 0);
   const std::int64_t limit = units > 1 && config.shard.limit == 0 ? config.shard.prefetch + 1 : config.shard.limit;
   return {.prefetch = units * static_cast<int>(config.shard.prefetch),
           .limit = units * static_cast<int>(limit),
@@ -81,9 +83,62 @@ PrefetchOptions prefetch_options(const Config& config) {
           .keep_root_unsharded = config.shard.keep_root_unsharded};
 }
 
+/// Appends the paths of experts below a module, whose tokens go as [experts] says where these are dealt.
+void set_dispatcher(Module& module, const Config& config, std::vector<std::string>& paths) {
+  if (auto* const experts = dynamic_cast<Experts*>(&module)) {
+    experts->dispatch_by(dispatcher_of(config));
+    paths.push_back(experts->path());
+  }
+  for (Module* child : module.children()) set_dispatcher(*child, config, paths);
+}
+
+/// Freezes what the patterns name, or a module that they name has in it.
+class Freezer {
+ public:
+  explicit Freezer(const std::vector<std::string>& patterns) : is_used_(patterns.size()) {
+    for (const std::string& text : patterns) patterns_.emplace_back(text);
+  }
+
+  void freeze(const Module& module, bool is_in_frozen = false) {
+    is_in_frozen = matches(module.path()) || is_in_frozen;
+    for (const auto& parameter : module.own_parameters()) {
+      const bool is_frozen = matches(parameter->name()) || is_in_frozen;
+      if (is_frozen) parameter->set_trainable(false);
+      has_trained_ = has_trained_ || !is_frozen;
+    }
+    for (const Module* child : module.children()) freeze(*child, is_in_frozen);
+  }
+  /// Error(config) where a pattern has named nothing, or all of them everything.
+  void check() const {
+    const auto unused = static_cast<std::size_t>(std::find(is_used_.begin(), is_used_.end(), false) - is_used_.begin());
+    if (unused < is_used_.size())
+      throw Error(
+          ExitCode::config, fmt::format("train.frozen: \"{}\" matches no parameter", patterns_[unused].text()), {},
+          fmt::format("the nearest names are {}", fmt::join(nearest_names(patterns_[unused].text(), names_), ", ")));
+    if (!has_trained_)
+      throw Error(ExitCode::config, "train.frozen leaves nothing to train", {}, "name fewer parameters");
+  }
+
+ private:
+  bool matches(const std::string& name) {
+    bool is_one = false;
+    for (std::size_t i = 0; i < patterns_.size(); ++i) {
+      if (!patterns_[i].matches(name)) continue;
+      is_used_[i] = is_one = true;
+    }
+    names_.push_back(name);
+    return is_one;
+  }
+
+  std::vector<NamePattern> patterns_;
+  std::vector<bool> is_used_;
+  std::vector<std::string> names_;
+  bool has_trained_ = false;
+};
+
 }  // namespace
 
-ShardOptions shard_options(const Config& config) {
+ShardOptions shard_options(const Config& config, int ranks) {
   return {.scheme = scheme_options(config),
           .schedule = prefetch_options(config),
           .precision = precision_of(config),
@@ -96,7 +151,10 @@ ShardOptions shard_options(const Config& config) {
           .omit = omit_of(config.comm.omit),
           .residence = residence_of(config),
           // "auto" is a number in every session that trains by a plan.
-          .resident_units = static_cast<int>(config.offload.resident_units.value)};
+          .resident_units = static_cast<int>(config.offload.resident_units.value),
+          .frozen_dtype = config.precision.frozen == "bf16" ? std::optional(DType::bf16) : std::nullopt,
+          .splits_frozen = !config.train.frozen.empty(),
+          .grid = expert_grid(config, ranks)};
 }
 
 std::size_t set_recompute(LanguageModel& model, const Config& config) {
@@ -125,21 +183,34 @@ double unit_mib(const Config& config, Transport transport, int ranks) {
 }
 
 void shard_model(LanguageModel& model, ShardedRuntime& runtime, const Config& config, double unit_mib) {
+  if (!config.train.frozen.empty()) {
+    Freezer freezer(config.train.frozen);
+    freezer.freeze(model);
+    freezer.check();
+  }
   std::set<std::string> trained;  // modules that are trained whole beside adapters
   if (config.lora.is_on()) {
     attach_adapters(model, lora_targets(config.model, config.lora), static_cast<float>(config.lora.dropout));
     for (const SavedModule& saved : saved_modules(config.model, config.lora)) trained.insert(saved.path);
   }
   const bool has_blocks = config.shard.units == "block";
-  ChoosePolicy policy;
-  if (config.lora.is_on())
-    policy = [own = adapter_policy(config), trained](const Module& unit) {
-      return is_adapters(unit) ? own : UnitPolicy{.is_frozen = !trained.contains(unit.path())};
-    };
+  std::vector<std::string> experts;
+  set_dispatcher(model, config, experts);
+  check_expert_paths(config, experts);
+  const auto is_placed = [&config](const Module& unit) {
+    return dynamic_cast<const Experts*>(&unit) != nullptr && places_experts(config, unit.path());
+  };
+  const ChoosePolicy policy = [&](const Module& unit) {
+    UnitPolicy own;
+    if (config.lora.is_on())
+      own = is_adapters(unit) ? adapter_policy(config) : UnitPolicy{.is_frozen = !trained.contains(unit.path())};
+    return is_placed(unit) ? expert_policy(own, config, runtime.executor().ranks()) : own;
+  };
   shard_module(
       model, runtime,
       [&](const Module& module) {
-        return is_adapters(module) || trained.contains(module.path()) || (has_blocks && module.is_block());
+        return is_adapters(module) || trained.contains(module.path()) || is_placed(module) ||
+               (has_blocks && module.is_block());
       },
       {}, policy, std::llround(unit_mib * kMiB));
 }

@@ -13,6 +13,7 @@
 #include "model/train/config/schedule.h"
 #include "model/train/plan/ceiling.h"
 #include "model/train/rank/agreed.h"
+#include "model/train/rank/error_line.h"
 #include "model/train/rank/print.h"
 #include "model/train/rank/program.h"
 #include "model/train/rank/startup.h"
@@ -124,6 +125,17 @@ void Trainer::check_resume_point() {
                 resume_->checkpoint, "raise train.steps");
   }
   if (resume_->step < config_.train.steps) check_samples(resume_->step + 1);
+  if (const auto frozen = FrozenWeights::in(reader.manifest().attributes)) {
+    const StatusScope status(watch_.watchdog(), "comparing frozen weights", StatusScope::Host::works);
+    const std::string folder = frozen->found(config_.model.path, resume_->checkpoint);
+    weights_.push_back(open_model_weights(config_, plan_, folder));
+    if (is_first()) frozen_.set(frozen->check(folder, resume_->checkpoint));
+  } else if (config_.checkpoint.leaves_out_frozen()) {  // nobody knows whether the folder has the same
+    job_.config.checkpoint.frozen = "include";
+    tell("note", "the checkpoint has the frozen weights, and so will those of this run");
+    plan_ = make_plan(config_, memory_demand().plan);  // a copy of theirs may be in it
+    check_memory();
+  }
   if (!is_first()) return;
   if (!goes_on_) check_run_dir(run_dir_request());
   const auto mark = goes_on_ ? RunMark::find(resume_->run_dir) : std::nullopt;
@@ -147,6 +159,7 @@ void Trainer::create_run() {
 }
 
 void Trainer::print_header() const {
+  if (job_.fit_text) return print_to_stdout("{}", AsIs{answer_});  // a run follows, with all the rest
   const std::vector<MemoryLimit> all = limits();
   const MemoryLimit& limit = lowest(all);
   const std::string groups =
@@ -342,7 +355,8 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
 }
 
 void Trainer::tell(const char* kind, const std::string& line) const {
-  if (is_first() && !line.empty()) print_to_stderr("{}train: {}: {}\n", is_terminal_ ? "\n" : "", kind, escaped(line));
+  if (is_first() && !line.empty())
+    print_to_stderr("{}{}: {}: {}\n", is_terminal_ ? "\n" : "", program_name(), kind, escaped(line));
 }
 
 bool Trainer::is_validated(std::int64_t step) const {

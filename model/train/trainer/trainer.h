@@ -17,6 +17,7 @@
 #include "model/train/rank/time_limit.h"
 #include "model/train/rank/watch.h"
 #include "model/train/report/run_views.h"
+#include "model/train/run_dir/frozen_weights.h"
 #include "model/train/run_dir/import_weights.h"
 #include "model/train/run_dir/metrics.h"
 #include "model/train/run_dir/resume.h"
@@ -38,6 +39,8 @@ struct TrainJob {
   std::string plan_name;   ///< a dry run says of this module or parameter alone what becomes of it
   std::string fit;         ///< a dry run says what fits, and chooses the "nearest" or the "largest"; empty: it does not
   std::string fit_out;     ///< and writes that into this file; empty: nowhere
+  /// Text of that file, made of what is changed ("train.micro_batch=8"); nothing: the whole configuration.
+  std::function<std::string(const std::vector<std::string>& changes)> fit_text = {};
   std::string other_path;  ///< a dry run compares with that configuration, `other`
   std::optional<Config> other = {};
   bool verify_order = false;   ///< verifies the order of the plan in a dry run, else of the first steps
@@ -214,7 +217,9 @@ class Trainer {
   TrainPlan plan_;
   std::string answer_;         // answer of a dry run, instead of the plan
   std::string update_choice_;  // choice that offload.update = "auto" stands for, and why
-  WeightImports weights_;      // weights that a new run begins from; none: it draws its weights
+  /// Weights that a new run begins from, or that a checkpoint leaves out; none: they are drawn, or in the checkpoint
+  WeightImports weights_;
+  FrozenRecord frozen_;  // the first rank's
   std::optional<ResumePoint> resume_;
   std::vector<std::string> changed_keys_;  // since the checkpoint
   std::string run_dir_;

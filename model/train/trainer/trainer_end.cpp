@@ -7,6 +7,7 @@
 
 #include "model/data/utf8.h"
 #include "model/train/rank/agreed.h"
+#include "model/train/rank/error_line.h"
 #include "model/train/rank/print.h"
 #include "model/train/rank/program.h"
 #include "model/train/rank/stop_signal.h"
@@ -28,6 +29,13 @@ double elapsed_s(TimeLimit::Clock::time_point start) {
   return std::chrono::duration<double>(TimeLimit::Clock::now() - start).count();
 }
 
+/// Elements of a unit's parameters, of which a rank may own a part.
+std::int64_t whole_elems(const UnitLayout& layout) {
+  std::int64_t elems = 0;
+  for (const FlatView& view : layout.views()) elems += view.whole_shape().numel();
+  return elems;
+}
+
 }  // namespace
 
 StopReason Trainer::own_stop() {
@@ -44,17 +52,17 @@ bool Trainer::agrees_to_stop() {
 
 std::int64_t Trainer::parameter_count() const {
   std::int64_t count = 0;
-  for (const TrainPlan::Unit& unit : plan_.units) count += unit.layout->numel();
+  for (const TrainPlan::Unit& unit : plan_.units) count += whole_elems(*unit.layout);
   return count;
 }
 
 std::int64_t Trainer::checkpoint_bytes() const {
   std::int64_t bytes = 0;
   for (const TrainPlan::Unit& unit : plan_.units)
-    bytes += (unit.is_frozen              ? 1
+    bytes += (unit.is_frozen              ? int{!config_.checkpoint.leaves_out_frozen()}
               : config_.train.average > 0 ? 4
                                           : 3) *
-             (size_of(DType::f32) * unit.layout->numel() + kSegmentBytes * std::ssize(unit.layout->views()));
+             (size_of(DType::f32) * whole_elems(*unit.layout) + kSegmentBytes * std::ssize(unit.layout->views()));
   return bytes;
 }
 
@@ -115,13 +123,16 @@ int Trainer::save_checkpoint(std::int64_t step, bool is_last_chance) {
   const bool in_background =
       config_.checkpoint.background && !is_last_chance && step < config_.train.steps && !is_out_of_patience();
   const int code = try_to_save(step, is_last_chance, [&] {
+    CheckpointInfo info{.step = step,
+                        .attributes = run_attributes(config_, data_facts_),
+                        .with_frozen = !config_.checkpoint.leaves_out_frozen()};
     together(world_, [&] {
       if (!is_first()) return;
+      if (!info.with_frozen) frozen_.add_to(info.attributes);
       log_->sync();
       mark_->begin(checkpoint_name(step));
     });
     const TrainingState state{world_, session_->runtime().executor(), session_->optimizer()};
-    CheckpointInfo info{.step = step, .attributes = run_attributes(config_, data_facts_)};
     if (is_first()) info.attributes[CheckpointOwner::kAttribute] = mark_->id();  // rank 0 writes it
     if (const std::string& chosen = session_->products().chosen(); !chosen.empty())
       info.attributes[ProductTuning::kAttribute] = chosen;
@@ -184,7 +195,7 @@ void Trainer::finish(std::int64_t steps_done, bool was_stopped) {
   if (is_first() && was_stopped) {
     if (stdout_failure() != 0) tell("warning", lost_output());
     const std::string why = stop_ == StopReason::request ? "on request" : "in time for " + limit_->name();
-    print_to_stderr("train: stopped {} after step {} of {}: {}\n", why, steps_done, config_.train.steps,
+    print_to_stderr("{}: stopped {} after step {} of {}: {}\n", program_name(), why, steps_done, config_.train.steps,
                     has_results() ? fmt::format("saved in {}; add --resume latest to go on", escaped(run_dir_))
                                   : "nothing is saved");
   }

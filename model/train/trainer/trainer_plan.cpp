@@ -16,16 +16,18 @@
 #include "model/train/run_dir/export.h"
 #include "model/train/session/sample_text.h"
 #include "model/train/trainer/trainer.h"
+#include "runtime/base/units.h"
 #include "runtime/device/memory_limit.h"
 #include "runtime/shard/offload/disk_file.h"
 
 namespace zs {
 namespace {
 
-/// Number of threads that a rank starts: those of the device, that which reads ahead, and that which writes
-/// checkpoints.
+/// Number of threads that a rank starts: those of the device, that which reads ahead, and those which write checkpoints
+/// and read what these leave out.
 int started_threads(const CpuShare& share, const Config& config) {
-  return share.threads - 1 + kStreamRoles + 1 + int{config.checkpoint.background};
+  return share.threads - 1 + kStreamRoles + 1 + int{config.checkpoint.background} +
+         int{config.checkpoint.leaves_out_frozen()};
 }
 
 }  // namespace
@@ -164,10 +166,17 @@ void Trainer::fit() {
     throw memory_refusal(request.demand, plan.rank_bytes(), request.budgets);
   }
   const std::size_t chosen = job_.fit == "largest" ? 0 : nearest(rows);
+  const FitRow& row = rows[chosen];
+  if (job_.fit_text) {
+    write_fit(job_.fit_out, row, job_.fit_text(row.changes));
+    answer_ = fmt::format("written to {} for {}: {}", escaped(job_.fit_out), format_number(planned_ranks(), "rank"),
+                          describe_choice(row));
+    return;
+  }
   answer_ = describe(rows, chosen, request);
   if (job_.fit_out.empty()) return;
-  const Config& config = rows[chosen].demand.config;
-  write_fit(job_.fit_out, rows[chosen], to_toml(with_absolute_paths(config, job_.config_path, job_.program_folder)));
+  const Config& config = row.demand.config;
+  write_fit(job_.fit_out, row, to_toml(with_absolute_paths(config, job_.config_path, job_.program_folder)));
   answer_ += fmt::format("written to {}\n", escaped(job_.fit_out));
 }
 

@@ -3,6 +3,7 @@
 #include "model/data/utf8.h"
 #include "model/train/config/config_dataset.h"
 #include "model/train/rank/agreed.h"
+#include "model/train/rank/error_line.h"
 #include "model/train/rank/print.h"
 #include "model/train/run_dir/weights.h"
 #include "model/train/trainer/trainer.h"
@@ -38,12 +39,15 @@ int Trainer::load_weights() {
     for (const std::string& warning : files->warnings()) tell("warning", warning);
   const int code = collectively(world_, "", [&] { import_weights(world_, session_->runtime().executor(), weights_); });
   weights_.clear();
-  if (code == 0 && is_first()) print_to_stdout("beginning from the weights in {}\n", config_.model.path);
+  if (code == 0 && is_first() && config_.checkpoint.leaves_out_frozen()) frozen_.read(config_.model.path);
+  if (code == 0 && is_first() && !resume_) print_to_stdout("beginning from the weights in {}\n", config_.model.path);
   return code;
 }
 
 int Trainer::load_checkpoint() {
-  if (!resume_) return load_weights();
+  if (!resume_ || !weights_.empty()) {
+    if (const int code = load_weights(); code != 0 || !resume_) return code;
+  }
   return collectively(world_, "", [&] {
     CheckpointInfo info = load({world_, session_->runtime().executor(), session_->optimizer()}, resume_->checkpoint);
     session_->products().restore(info.attributes[ProductTuning::kAttribute]);
@@ -52,8 +56,7 @@ int Trainer::load_checkpoint() {
     find_best();
     together(world_, [&] { take_up_run(); });
     if (!is_first()) return;
-    for (const std::int64_t step : resume_->damaged)
-      print_to_stderr("train: note: step {} is damaged and set aside\n", step);
+    for (const std::int64_t step : resume_->damaged) print_note(fmt::format("step {} is damaged and set aside", step));
     print_to_stdout("going on after step {} from {}{}{}\n", resume_->step, resume_->checkpoint,
                     changed_keys_.empty() ? "" : "; changed: ", fmt::format("{}", fmt::join(changed_keys_, ", ")));
   });
@@ -64,9 +67,9 @@ void Trainer::take_up_run() {
   if (!is_first() || !goes_on_) return;
   clear_way(*resume_, *mark_, config_.checkpoint.keep, kept_best());
   if (const std::string kept = reopen_run_dir(run_dir_, *mark_, config_text()); !kept.empty())
-    print_to_stderr("train: note: config.toml was changed since the run wrote it, and is now {}\n", escaped(kept));
+    print_note("config.toml was changed since the run wrote it, and is now " + kept);
   if (const std::int64_t last = log_->cut_after(resume_->step); last != resume_->step)
-    print_to_stderr("train: note: metrics.jsonl lacks steps {} to {}\n", last + 1, resume_->step);
+    print_note(fmt::format("metrics.jsonl lacks steps {} to {}", last + 1, resume_->step));
 }
 
 void Trainer::prune_own_checkpoints() {

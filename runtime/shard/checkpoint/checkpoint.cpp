@@ -94,8 +94,16 @@ void fill(CheckpointReader& reader, const std::vector<HeldTensor>& tensors, Exec
   for (const HeldTensor& held : tensors)
     request(requests, reader.find(held.tensor.parameter, held.tensor.kind).value(), held);
   CheckpointReader::Store store;
-  if (context.device().kind() == DeviceKind::cuda || !link.disk_bytes().empty()) {
-    store = [&](const Buffer& out, const void* elements) {
+  const bool has_cast =
+      std::any_of(requests.begin(), requests.end(), [](const auto& one) { return one.out.dtype == DType::bf16; });
+  if (context.device().kind() == DeviceKind::cuda || !link.disk_bytes().empty() || has_cast) {
+    std::vector<BFloat16> rounded;
+    store = [&context, &link, rounded](const Buffer& out, const void* elements) mutable {
+      if (out.dtype == DType::bf16) {  // saved as f32
+        const auto* const values = static_cast<const float*>(elements);
+        rounded = std::vector<BFloat16>(values, values + out.elems);
+        elements = rounded.data();
+      }
       if (link.is_on_disk(out)) return link.write(out, elements);
       if (out.device == DeviceKind::cuda) return upload_now(context, out, elements);
       std::memcpy(out.data, elements, static_cast<std::size_t>(out.bytes()));  // the host keeps `out`
@@ -189,7 +197,8 @@ CheckpointInfo load_tensors(World& world, Executor& executor, const Optimizer* o
   CheckpointInfo info;
   together(world, [&] {
     CheckpointReader reader(folder);
-    const std::vector<HeldTensor> tensors = held_tensors(executor, optimizer);
+    const std::vector<HeldTensor> tensors =
+        held_tensors(executor, optimizer, holds_frozen(reader.manifest().attributes));
     if (optimizer != nullptr) check_state(reader, tensors);
     fill(reader, tensors, executor);
     if (optimizer == nullptr) apply_evaluation(reader, tensors, executor);

@@ -25,6 +25,9 @@ struct TrainingState {
 struct CheckpointInfo {
   std::int64_t step = 0;  ///< steps done
   std::map<std::string, std::string> attributes = {};
+  /// Holds the weights of frozen units (UnitPolicy::is_frozen) too. Else those stay as they are in a load: fill them
+  /// before, from where they come from.
+  bool with_frozen = true;
 };
 
 /// An error that every rank throws alike, whichever met it: the group is in good order.

@@ -1,6 +1,7 @@
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <set>
 #include <string_view>
@@ -8,6 +9,7 @@
 
 #include "runtime/base/parse_integer.h"
 #include "runtime/base/reader_limits.h"
+#include "runtime/shard/checkpoint/latest_checkpoint.h"
 
 namespace zs {
 namespace {
@@ -29,6 +31,14 @@ void check_step(const CheckpointManifest& manifest, const std::string& folder) {
               "give it a name of its own, or move it elsewhere");
 }
 
+/// The folder that checkpoints are in is taken for one of them.
+void check_not_root(const std::string& folder) {
+  const std::vector<std::int64_t> steps = list_checkpoints(folder);
+  if (steps.empty()) return;
+  throw Error(ExitCode::checkpoint, fmt::format("this folder holds {} checkpoints, and is none itself", steps.size()),
+              folder, fmt::format("name one of them, such as {}", step_name(steps.back())));
+}
+
 CheckpointManifest read_manifest(const std::string& folder) {
   std::error_code failed;
   const fs::file_status status = fs::status(folder, failed);
@@ -37,6 +47,7 @@ CheckpointManifest read_manifest(const std::string& folder) {
                 advice_for(failed.value()));
   if (!fs::is_directory(status)) throw DamagedCheckpoint("there is no checkpoint", folder, kTryAnother);
   const std::string path = folder + "/" + kManifestFile;
+  if (!fs::exists(path, failed)) check_not_root(folder);
   CheckpointManifest manifest = parse_manifest(FileReader(path).read_all(ReaderLimits::kManifestBytes), path);
   check_step(manifest, folder);
   return manifest;
@@ -63,6 +74,12 @@ bool is_other_step(const Folder& root, std::int64_t step, const CheckpointManife
   } catch (const DamagedCheckpoint&) {  // there is none under its own name
     return true;
   }
+}
+
+/// Nothing is removed from what a link leads to: it is not the run's own.
+void check_is_own_place(const Folder& root) {
+  if (!root.is_open() && root.error() != 0 && root.error() != ENOENT)
+    throw file_error(ExitCode::cannot_create, "removing a checkpoint: opening the folder", root.error(), root.path());
 }
 
 void remove_leftovers(const Folder& root, const FolderIo& io, const CheckpointOwner& owner) {
@@ -105,6 +122,11 @@ std::vector<std::int64_t> list_checkpoints(const std::string& root) {
   return list_checkpoints(Folder::open(root, Folder::Links::followed));
 }
 
+std::string latest_checkpoint(const std::string& root) {
+  const std::vector<std::int64_t> steps = list_checkpoints(root);
+  return steps.empty() ? std::string() : step_folder(root, steps.back());
+}
+
 bool is_of_another_run(const Folder& root, const std::string& name, const CheckpointOwner& owner) {
   try {
     return is_other_run(parse_manifest_of(root, name, manifest_text(root, name)), owner);
@@ -145,6 +167,7 @@ void remove_checkpoint(const Folder& root, std::int64_t step, const FolderIo& io
 
 void prune_checkpoints(const Folder& root, std::int64_t keep, FileWatch* watch, const CheckpointOwner& owner,
                        std::optional<std::int64_t> best) {
+  check_is_own_place(root);
   const FolderIo io(watch);
   std::vector<std::int64_t> steps = list_checkpoints(root);
   std::erase_if(steps, [&](std::int64_t step) { return owner.has_written && !owner.has_written(step); });
@@ -163,6 +186,7 @@ void prune_checkpoints(const Folder& root, std::int64_t keep, FileWatch* watch, 
 }
 
 void remove_later_checkpoints(const Folder& root, std::int64_t step, FileWatch* watch, const CheckpointOwner& owner) {
+  check_is_own_place(root);
   const FolderIo io(watch);
   std::vector<std::int64_t> steps = list_checkpoints(root);
   std::erase_if(steps, [&](std::int64_t other) { return other <= step; });
@@ -217,6 +241,7 @@ DataFileReader& CheckpointReader::file(int number) {
 struct CheckpointReader::Part {
   int file;
   std::int64_t offset;
+  DType saved;
   Buffer out;
 };
 
@@ -228,7 +253,7 @@ void CheckpointReader::find_parts(const Request& request, std::vector<Part>& par
     const auto [part, element] = of_saved.find(request.begin + at);
     const std::int64_t count = std::min(request.out.elems - at, of_saved.left(element));
     for (const ReadPart& found : index_.find({numbers.at(static_cast<std::size_t>(part)), element, count}))
-      parts.push_back({found.file, found.offset, request.out.slice(at + found.target, found.count)});
+      parts.push_back({found.file, found.offset, saved.dtype, request.out.slice(at + found.target, found.count)});
     at += count;
   }
 }
@@ -237,7 +262,7 @@ void CheckpointReader::read(const std::vector<Request>& requests, const Store& s
   std::vector<Part> parts;
   for (const Request& request : requests) {
     const CheckpointTensor& saved = manifest_.tensors.at(static_cast<std::size_t>(request.tensor));
-    ZS_CHECK(request.out.dtype == saved.dtype && (store || request.out.device == DeviceKind::cpu),
+    ZS_CHECK(store || (request.out.dtype == saved.dtype && request.out.device == DeviceKind::cpu),
              "{} is read into {} on {}", saved.parameter, name_of(request.out.dtype), name_of(request.out.device));
     find_parts(request, parts);
   }
@@ -249,12 +274,12 @@ void CheckpointReader::read(const std::vector<Request>& requests, const Store& s
       continue;
     }
     constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
-    const std::int64_t elem_bytes = size_of(part.out.dtype), most = kPieceBytes / elem_bytes;
+    const std::int64_t elem_bytes = size_of(part.saved), most = kPieceBytes / elem_bytes;
     std::vector<std::byte> piece;
     for (std::int64_t at = 0; at < part.out.elems; at += most) {
       const Buffer out = part.out.slice(at, std::min(most, part.out.elems - at));
-      piece.resize(static_cast<std::size_t>(out.bytes()));
-      file(part.file).read(part.offset + at * elem_bytes, piece.data(), out.bytes());
+      piece.resize(static_cast<std::size_t>(out.elems * elem_bytes));
+      file(part.file).read(part.offset + at * elem_bytes, piece.data(), out.elems * elem_bytes);
       store(out, piece.data());
     }
   }

@@ -48,7 +48,7 @@ bool is_of_another_run(const Folder& root, const std::string& name, const Checkp
 /// Removes the oldest checkpoints until `keep` are left (0: keeps all), and what saves and removals that were killed
 /// left behind. What is kept (`why_kept`) does not count. The newest is never removed, and nothing is unless the newest
 /// is the owner's and has a manifest that verifies. The checkpoint of step `best` stays beside the newest. On one rank
-/// only.
+/// only. Error(cannot_create) where a link is in the place of `root`.
 void prune_checkpoints(const Folder& root, std::int64_t keep, FileWatch* watch = nullptr,
                        const CheckpointOwner& owner = {}, std::optional<std::int64_t> best = {});
 
@@ -77,7 +77,8 @@ class CheckpointReader {
     std::int64_t tensor, begin;
     Buffer out;
   };
-  /// Takes elements that were read for `out`, which is of their size, to memory that the host does not write to.
+  /// Takes elements that were read for `out`, which is as many of them, to memory that the host does not write to, or
+  /// that holds them in another dtype.
   using Store = std::function<void(const Buffer& out, const void* elements)>;
   /// Each file is opened once and read from its begin to its end. With `store` it gets what `out` should, piece by
   /// piece.

@@ -91,9 +91,10 @@ class ShardReader {
       for (std::int64_t run = 0; run < segment.runs; ++run) {
         for (std::int64_t at = segment.begin; at < segment.begin + segment.count;) {
           Buffer piece = piece_at(held, run, at, segment.begin + segment.count);
+          if (piece.dtype != held.tensor.dtype) piece = piece.slice(0, std::min(piece.elems, kCastElems));
           if (link_.is_on_disk(piece)) piece = read_piece(piece, read);
           const HostView view(context_, context_.stream(), piece);
-          const Buffer& data = view.buffer();
+          const Buffer data = piece.dtype == held.tensor.dtype ? view.buffer() : cast(view.buffer(), read);
           check_finite(held, run * segment.stride + at, data);
           use(segment, data);
           at += data.elems;
@@ -111,6 +112,17 @@ class ShardReader {
         return piece.run(run).slice(into, std::min(piece.range.count - into, end - at));
     }
     ZS_CHECK(false, "element {} of {} is not held here", at, held.tensor.parameter);
+  }
+
+  static constexpr std::int64_t kCastElems = DataFileWriter::kBlockBytes / size_of(DType::f32);
+
+  /// bf16 as the f32 that a checkpoint holds.
+  static Buffer cast(const Buffer& piece, std::vector<std::byte>& memory) {
+    memory.resize(static_cast<std::size_t>(piece.elems * size_of(DType::f32)));
+    auto* const values = reinterpret_cast<float*>(memory.data());
+    std::transform(piece.as<BFloat16>(), piece.as<BFloat16>() + piece.elems, values,
+                   [](BFloat16 value) { return static_cast<float>(value); });
+    return {memory.data(), piece.elems, DType::f32, DeviceKind::cpu};
   }
 
   /// Reads as much of a piece as one block is: it comes from the disk to memory that the next one has, too.
@@ -139,7 +151,7 @@ class CheckpointSaver {
         io_(watch),
         name_(step_name(info.step)),
         writing_(name_ + kWritingSuffix),
-        tensors_(held_tensors(state.executor, &state.optimizer)) {
+        tensors_(held_tensors(state.executor, &state.optimizer, info.with_frozen)) {
     if (info.step < 0) throw UsageError(fmt::format("save() of step {}", info.step), "count steps from 0");
     manifest_.step = info.step;
     manifest_.attributes = attributes_of(state, info);
@@ -324,9 +336,10 @@ struct BackgroundSave::State {
   }
 };
 
-std::int64_t BackgroundSave::held_bytes(const Executor& executor, const Optimizer& optimizer) {
+std::int64_t BackgroundSave::held_bytes(const Executor& executor, const Optimizer& optimizer, bool with_frozen) {
   std::int64_t elems = 0, bytes = 0;
   for (std::size_t unit = 0; unit < executor.units().size(); ++unit) {
+    if (executor.units()[unit].is_frozen && !with_frozen) continue;
     elems += executor.units()[unit].layout->held_elems();
     bytes += optimizer.state_bytes(unit);
   }

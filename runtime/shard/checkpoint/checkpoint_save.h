@@ -12,8 +12,8 @@ namespace zs {
 /// older checkpoints stay as they are. One host thread uses it; TrainingState and the watch outlive it.
 class BackgroundSave {
  public:
-  /// Largest size of the copy on this rank, in bytes.
-  static std::int64_t held_bytes(const Executor& executor, const Optimizer& optimizer);
+  /// Largest size of the copy on this rank, in bytes. `with_frozen`: CheckpointInfo's.
+  static std::int64_t held_bytes(const Executor& executor, const Optimizer& optimizer, bool with_frozen = true);
 
   /// Begins a save, as save(), but returns when the copy is made. `held` (u8) is nobody else's until this ends. Throws
   /// AgreedError: nothing is saved, what was written is removed.

@@ -10,6 +10,8 @@
 namespace zs {
 namespace {
 
+/// Attribute that is there, and "exclude", where the weights of frozen units are left out.
+constexpr const char* kFrozen = "checkpoint.frozen";
 /// Attributes of our own, behind the optimizer's name: how often parameters were updated, where that is not the step;
 /// the sums of their squared learning rates; "12 blocks.3.up.weight", one a line. And "STATE FACTOR" of an evaluation.
 constexpr std::string_view kUpdates = ".updates", kSquaredLr = ".squared_lr", kEvaluation = ".evaluation";
@@ -55,8 +57,11 @@ std::map<std::string, std::string> attributes_of(const TrainingState& state, con
   if (definition.evaluation)
     attributes[key_of(state.optimizer, kEvaluation)] = fmt::format(
         "{} {}", state.optimizer.state_names().at(definition.evaluation->state), definition.evaluation->factor);
+  if (!info.with_frozen) attributes[kFrozen] = "exclude";
   return attributes;
 }
+
+bool holds_frozen(const std::map<std::string, std::string>& attributes) { return !attributes.contains(kFrozen); }
 
 void take_updates(const TrainingState& state, CheckpointInfo& info) {
   const auto updates = take_numbers<std::int64_t>(info, key_of(state.optimizer, kUpdates));
@@ -73,8 +78,9 @@ void take_updates(const TrainingState& state, CheckpointInfo& info) {
 }
 
 void drop_updates(CheckpointInfo& info) {
+  info.with_frozen = holds_frozen(info.attributes);
   std::erase_if(info.attributes, [](const auto& attribute) {
-    return attribute.first.ends_with(kUpdates) || attribute.first.ends_with(kSquaredLr) ||
+    return attribute.first == kFrozen || attribute.first.ends_with(kUpdates) || attribute.first.ends_with(kSquaredLr) ||
            attribute.first.ends_with(kEvaluation);
   });
 }

@@ -11,8 +11,11 @@ namespace zs {
 
 /// Attributes of a checkpoint: the caller's, and our own. These are numbers of updates, of parameters that were updated
 /// otherwise than once a step; sums of squared learning rates, of an optimizer that has them; and, where the masters
-/// are not the weights that a model is used with (Optimizer::Evaluation), how these follow.
+/// are not the weights that a model is used with (Optimizer::Evaluation), how these follow; and whether the weights of
+/// frozen units are left out.
 std::map<std::string, std::string> attributes_of(const TrainingState& state, const CheckpointInfo& info);
+/// True if a checkpoint with these has the weights of frozen units.
+bool holds_frozen(const std::map<std::string, std::string>& attributes);
 /// Takes our own out of `info`, and to the optimizer.
 void take_updates(const TrainingState& state, CheckpointInfo& info);
 /// Takes our own attributes out of `info`, for whoever has no optimizer.

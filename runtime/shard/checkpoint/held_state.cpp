@@ -114,10 +114,11 @@ void check_not_partitioned(const Executor& executor, const char* what) {
   }
 }
 
-std::vector<HeldTensor> held_tensors(const Executor& executor, const Optimizer* optimizer) {
+std::vector<HeldTensor> held_tensors(const Executor& executor, const Optimizer* optimizer, bool with_frozen) {
   std::vector<HeldTensor> tensors;
   for (std::size_t unit = 0; unit < executor.units().size(); ++unit) {
     const FlatParameter& flat = executor.units()[unit];
+    if (flat.is_frozen && !with_frozen) continue;
     const std::vector<ShardSegment> segments = flat.held_segments();
     const auto add = [&](std::size_t view, const std::string& kind, const StateForm& form, const auto& data_of) {
       const FlatView& parameter = flat.layout->views()[view];
@@ -135,7 +136,7 @@ std::vector<HeldTensor> held_tensors(const Executor& executor, const Optimizer* 
     };
     for (std::size_t view = 0; view < flat.layout->views().size(); ++view) {
       add(view, kMasterKind, {},
-          [&](std::size_t i) { return flat.master_buffer().slice(segments[i].shard_offset, segments[i].count); });
+          [&](std::size_t i) { return flat.weights_buffer().slice(segments[i].shard_offset, segments[i].count); });
       for (std::size_t which = 0; optimizer != nullptr && which < optimizer->state_names().size(); ++which) {
         if (optimizer->has_state(which, unit, view))
           add(view, optimizer->state_names()[which], optimizer->form(which),

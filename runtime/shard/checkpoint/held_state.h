@@ -14,7 +14,8 @@ namespace zs {
 inline constexpr const char* kMasterKind = "master";
 
 /// A tensor of the state, and the parts of it that this rank holds, in the order of elements. They are cut on the same
-/// dim. Of moments in 8 bits there are u8 codes, and scales, one for each block of the parameter.
+/// dim. Of moments in 8 bits there are u8 codes, and scales, one for each block of the parameter. Parts of a frozen
+/// parameter's f32 weights may be held in bf16.
 struct HeldTensor {
   struct Piece {
     ElementRange range;  ///< elements of this tensor, as if it were the first
@@ -52,7 +53,8 @@ void check_not_partitioned(const Executor& executor, const char* what);
 
 /// The state by parameter and kind, a tensor for each part of a parameter that is partitioned: of units, in their
 /// order, and after them the ignored parameters, of which there are the values alone. Views of the shards. Without an
-/// optimizer: of the weights. UsageError where an ignored parameter is not f32.
-std::vector<HeldTensor> held_tensors(const Executor& executor, const Optimizer* optimizer);
+/// optimizer: of the weights. Without the weights of frozen units, unless `with_frozen`. UsageError where an ignored
+/// parameter is not f32.
+std::vector<HeldTensor> held_tensors(const Executor& executor, const Optimizer* optimizer, bool with_frozen = true);
 
 }  // namespace zs

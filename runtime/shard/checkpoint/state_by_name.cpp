@@ -44,7 +44,8 @@ class Reader {
     if (!link.disk_bytes().empty()) state_.executor.context().device().synchronize();
     for (HeldTensor& held : result_.tensors)
       for (HeldTensor::Piece& piece : held.pieces)
-        if (options_.on_host || link.is_on_disk(piece.data)) piece.data = on_host(piece.data);
+        if (options_.on_host || link.is_on_disk(piece.data) || piece.data.dtype == DType::bf16)
+          piece.data = on_host(piece.data);
   }
 
   /// A unit after the other, so that with `on_host` the next has the memory of the last.
@@ -94,7 +95,10 @@ class Reader {
       link.read(from, values->data());
     } else {
       const HostView view(state_.executor.context(), state_.executor.context().stream(), from);
-      std::copy_n(view.as<float>(), from.elems, values->data());
+      if (from.dtype == DType::bf16)
+        *values = std::vector<float>(view.as<BFloat16>(), view.as<BFloat16>() + from.elems);
+      else
+        std::copy_n(view.as<float>(), from.elems, values->data());
     }
     result_.keep.push_back(values);
     return {values->data(), from.elems, DType::f32, DeviceKind::cpu};

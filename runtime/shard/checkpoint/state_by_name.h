@@ -38,7 +38,7 @@ struct StateByName {
 
 /// The state as it is. Collective with `whole`; blocks with `on_host`, and for the optimizer's. UsageError within a
 /// micro-batch or an UnshardScope, and for `only_rank` without `whole`. Without `on_host` and `whole`: views of the
-/// shards, but copies of what a disk keeps.
+/// shards, but copies, on the host, of what a disk keeps and of what is not held in f32.
 StateByName state_by_name(const TrainingState& state, const StateOptions& options = {});
 
 /// Options of a load, alike on every rank.

@@ -50,6 +50,13 @@ void store_now(Executor& executor, const Buffer& to, const Buffer& part) {
   std::copy_n(values.as<float>(), part.elems, static_cast<float*>(to.data));
 }
 
+/// Stores f32 to what is held in bf16.
+void round_now(const Context& context, const Buffer& to, const Buffer& part) {
+  const HostView values(context, context.stream(), part);
+  std::vector<BFloat16> rounded(values.as<float>(), values.as<float>() + part.elems);
+  context.launch({"load_state", {}, {to}}, upload_of(context.kernels(), to, std::move(rounded)));
+}
+
 /// Enqueues the filling of `out` with a given tensor's elements from `begin` on; or, without an executor, says whether
 /// they are there.
 bool fill(Executor* executor, const Index& index, std::int64_t begin, const Buffer& out) {
@@ -57,6 +64,7 @@ bool fill(Executor* executor, const Index& index, std::int64_t begin, const Buff
     if (executor == nullptr) return;
     const Context* const context = &executor->context();
     const Buffer to = out.slice(offset, part.elems);
+    if (to.dtype == DType::bf16) return round_now(*context, to, part);
     if (executor->link().is_on_disk(to)) return store_now(*executor, to, part);
     const bool is_on_gpu = to.device == DeviceKind::cuda;
     if (is_on_gpu && part.device == DeviceKind::cpu) return upload_now(*context, to, part.data);

@@ -48,26 +48,43 @@ Tensor input_of_parts(Communicator& ranks, const Tensor& x) {
   return on_gradient(x, [&ranks](const Tensor& grad) { return all_reduced(ranks, "grad of parts", grad); });
 }
 
-Tensor concat_over_ranks(Communicator& ranks, const Tensor& x, int dim) {
-  check_input("concat_over_ranks", x);
+namespace {
+
+/// The ranks' tensors along a dim. Records nothing.
+Tensor gathered(Communicator& ranks, const char* call, const char* name, const Tensor& x, int dim) {
+  check_input(call, x);
   if (dim < 0 || dim >= x.shape().rank())
-    throw UsageError(fmt::format("concat_over_ranks() of {} along dim {}", x.describe(), dim),
+    throw UsageError(fmt::format("{}() of {} along dim {}", call, x.describe(), dim),
                      "name a dim that it has, counted from the first");
   Context& context = x.context();
+  const NoGradGuard no_grad(context);
+  const Tensor part = x * 1.0f;  // dense
+  const Tensor all = Tensor::empty(context, {ranks.size() * x.numel()}, DType::f32);
+  ranks.all_gather(context.stream(), name, part.buffer(), all.buffer());
+  std::vector<Tensor> parts;
+  for (int rank = 0; rank < ranks.size(); ++rank)
+    parts.push_back(slice(all, 0, rank * x.numel(), x.numel()).reshape(x.shape()));
+  return concat(parts, dim);
+}
+
+}  // namespace
+
+Tensor concat_over_ranks(Communicator& ranks, const Tensor& x, int dim) {
+  Tensor all = gathered(ranks, "concat_over_ranks", "concat", x, dim);
   const std::int64_t length = x.shape()[dim], own = ranks.rank() * length;
-  Tensor all;
-  {
-    const NoGradGuard no_grad(context);
-    const Tensor part = x * 1.0f;  // dense
-    const Tensor gathered = Tensor::empty(context, {ranks.size() * x.numel()}, DType::f32);
-    ranks.all_gather(context.stream(), "concat", part.buffer(), gathered.buffer());
-    std::vector<Tensor> parts;
-    for (int rank = 0; rank < ranks.size(); ++rank)
-      parts.push_back(slice(gathered, 0, rank * x.numel(), x.numel()).reshape(x.shape()));
-    all = concat(parts, dim);
-  }
   record_op(all, "concat_over_ranks", {x}, {},
             [dim, own, length](const Tensor& grad) { return std::vector{slice(grad, dim, own, length) * 1.0f}; });
+  return all;
+}
+
+Tensor all_gather(Communicator& ranks, const Tensor& x, int dim) {
+  Tensor all = gathered(ranks, "all_gather", "gather", x, dim);
+  const std::int64_t length = x.shape()[dim], own = ranks.rank() * length;
+  record_op(all, "all_gather", {x}, {}, [&ranks, dim, own, length](const Tensor& grad) {
+    const Tensor sum = all_reduced(ranks, "grad of gather", grad);
+    const NoGradGuard no_grad(grad.context());
+    return std::vector{slice(sum, dim, own, length) * 1.0f};
+  });
   return all;
 }
 

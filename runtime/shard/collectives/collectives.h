@@ -30,4 +30,10 @@ Tensor input_of_parts(Communicator& ranks, const Tensor& x);
 /// loss: the gradient of x is this rank's part of what came back, without communication.
 Tensor concat_over_ranks(Communicator& ranks, const Tensor& x, int dim = 0);
 
+/// concat_over_ranks of ranks that each have a loss of their own of what all have, as a contrastive loss over the
+/// samples of all: the gradient of x is the sum, over the ranks, of what came back for this rank's part (PyTorch's
+/// all_gather with autograd). Under fully_shard's division by the ranks, what is minimised is the mean of the ranks'
+/// losses.
+Tensor all_gather(Communicator& ranks, const Tensor& x, int dim = 0);
+
 }  // namespace zs

@@ -98,7 +98,7 @@ std::shared_ptr<const Placement> Executor::placement(const PlacementOptions& opt
 
 void Executor::add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed,
                         const MixedPrecisionPolicy& precision, std::shared_ptr<const Placement> placement,
-                        bool is_frozen) {
+                        Freeze freeze) {
   Stream& compute = context_.stream();
   const ShardScheme& scheme = placement->scheme;
   const ShardScheme::Slice slice = scheme.slice(scheme.master);
@@ -106,20 +106,24 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
                      make_layout(layout_, parameters, precision.param, slice.count, scheme.finest()), slice.index,
                      precision, seed);
   unit.placement = std::move(placement);
-  unit.is_frozen = is_frozen;
+  unit.is_frozen = freeze.is_frozen;
+  unit.has_master = !freeze.is_frozen || !freeze.dtype;
   const MemoryOwner owner(context_.device().memory(), unit.name);
   const std::int64_t bytes = unit.layout->held_elems() * size_of(DType::f32);
-  unit.master = unit.has_masters_on_host()
-                    ? link_.acquire(bytes, "master", unit.placement->options.residence.masters_disk)
-                    : acquire_shard(unit, DType::f32, "master");
+  if (!unit.has_master)
+    unit.compute_copy = acquire_shard(unit, *freeze.dtype, "frozen");
+  else
+    unit.master = unit.has_masters_on_host()
+                      ? link_.acquire(bytes, "master", unit.placement->options.residence.masters_disk)
+                      : acquire_shard(unit, DType::f32, "master");
   // Before the gradient: else that had memory of the last unit's, which goes to the host meanwhile.
   HostLink::Window drawn = open_masters(unit);
-  if (!is_frozen && unit.placement->options.residence.has_gradients_on_host)
+  if (!freeze.is_frozen && unit.placement->options.residence.has_gradients_on_host)
     unit.host_grad = link_.acquire(bytes, "grad_shard");
-  else if (!is_frozen)
+  else if (!freeze.is_frozen)
     unit.grad = comm_pool_.acquire(bytes, compute, "grad_shard");
   initialise(unit, seed, std::move(drawn));
-  if (precision.param == DType::bf16) {
+  if (precision.param == DType::bf16 && unit.has_master) {
     unit.compute_copy = acquire_shard(unit, DType::bf16, "param_shard");
     update_compute_copy(unit);
   }
@@ -165,7 +169,7 @@ Memory Executor::acquire_shard(FlatParameter& unit, DType dtype, const char* lab
 
 /// True if the order of the unit's shards is the order of its parameters, and nothing else has to be there.
 bool Executor::can_share(const FlatParameter& unit) const {
-  return zero_copy_ && !unit.is_local() && !unit.comes_from_host() && !unit.layout->is_interleaved() &&
+  return zero_copy_ && !unit.is_local() && !unit.is_staged() && !unit.layout->is_interleaved() &&
          unit.layout->whole_elems() == 0;
 }
 
@@ -195,8 +199,8 @@ void Executor::bind_whole(const FlatParameter& unit) {
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     const FlatView& view = unit.layout->views()[i];
     if (!view.is_whole) continue;
-    unit.comes_from_host() ? unit.parameters[i]->unbind()  // until it is unsharded
-                           : unit.parameters[i]->bind(unit.whole_view(unit.held_param_buffer(), view));
+    unit.is_staged() ? unit.parameters[i]->unbind()  // until it is unsharded
+                     : unit.parameters[i]->bind(unit.whole_view(unit.held_param_buffer(), view));
   }
 }
 
@@ -220,7 +224,7 @@ void Executor::begin_write(FlatParameter& unit, bool with_others) {
 }
 
 void Executor::end_write(FlatParameter& unit) {
-  if (unit.compute_copy) update_compute_copy(unit);
+  if (unit.has_master && unit.compute_copy) update_compute_copy(unit);
   has_initial_weights_ = false;
   unsharder_.masters_updated();
 }

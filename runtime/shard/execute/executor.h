@@ -22,6 +22,12 @@
 
 namespace zs {
 
+/// Freezing of a unit for good. Its weights are held once, in `dtype`; none: as those of others.
+struct Freeze {
+  bool is_frozen = false;
+  std::optional<DType> dtype = {};
+};
+
 /// Turns the scheduler's actions into work on streams: memory from pools, collectives, events, and the binding of
 /// parameters to views. Owned by a ShardedRuntime; one host thread uses it. On return from every function: enqueued,
 /// not done.
@@ -45,8 +51,7 @@ class Executor {
     add_unit(std::move(name), parameters, seed, precision, placements_.front());
   }
   void add_unit(std::string name, const std::vector<Parameter*>& parameters, std::uint64_t seed,
-                const MixedPrecisionPolicy& precision, std::shared_ptr<const Placement> placement,
-                bool is_frozen = false);
+                const MixedPrecisionPolicy& precision, std::shared_ptr<const Placement> placement, Freeze freeze = {});
   /// Placement that is made from these options, alike on every rank; the units' own where the options are the same.
   /// Collective where it is new.
   std::shared_ptr<const Placement> placement(const PlacementOptions& options);
@@ -135,7 +140,7 @@ class Executor {
   /// before the next gradients.
   void abandon_gradients(const std::vector<int>& units);
 
-  /// Gathers one unit's f32 master weights and hands them to the host: `use(parameter, values)` for every parameter of
+  /// Gathers one unit's weights and hands them to the host, in f32: `use(parameter, values)` for every parameter of
   /// the unit, on every rank. Collective; blocks.
   using UseParameter = std::function<void(const Parameter& parameter, const float* values)>;
   void read_full(int unit, const UseParameter& use);
@@ -177,7 +182,7 @@ class Executor {
   /// Opens a window on masters that the host keeps; else empty.
   HostLink::Window open_masters(const FlatParameter& unit);
   void initialise(FlatParameter& unit, std::uint64_t seed, HostLink::Window window);
-  void draw(const FlatParameter& unit, const Buffer& master, std::uint64_t seed);
+  void draw(const FlatParameter& unit, const Buffer& weights, std::uint64_t seed);
   void cast_masters(const FlatParameter& unit, const Buffer& master);
   void note_placement(const FlatParameter& unit);
   Memory acquire_shard(FlatParameter& unit, DType dtype, const char* label);

@@ -1,4 +1,4 @@
-// The f32 master weights: drawn, narrowed, updated, read.
+// The weights that are held: drawn, cast, updated, read.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,6 +22,11 @@ struct InitialValues {
   std::uint64_t seed;
   int threads;
   std::vector<float> values = {};
+
+  /// The values in bf16, to nearest, where they are wanted so; else nothing.
+  std::vector<BFloat16> rounded_for(DType dtype) const {
+    return dtype == DType::bf16 ? std::vector<BFloat16>(values.begin(), values.end()) : std::vector<BFloat16>();
+  }
 
   /// Draws elements of a segment from its element `begin` on, as many as are worth a copy.
   void draw(const FlatView& view, const ShardSegment& segment, std::int64_t begin) {
@@ -56,7 +61,7 @@ void Executor::set_seed(std::uint64_t seed, bool draws) {
     if (!draws) continue;
     withdraw(unit);
     initialise(unit, seed, open_masters(unit));
-    if (unit.compute_copy) update_compute_copy(unit);
+    if (unit.has_master && unit.compute_copy) update_compute_copy(unit);
   }
   unsharder_.masters_updated();
 }
@@ -87,7 +92,7 @@ void Executor::cast_masters(const FlatParameter& unit, const Buffer& master) {
 void Executor::masters_loaded(bool are_new) {
   if (are_new) write_check_.note_new_masters();
   for (FlatParameter& unit : units_) {
-    if (unit.compute_copy) update_compute_copy(unit);
+    if (unit.has_master && unit.compute_copy) update_compute_copy(unit);
   }
   masters_updated();
 }
@@ -97,23 +102,25 @@ HostLink::Window Executor::open_masters(const FlatParameter& unit) {
 }
 
 void Executor::initialise(FlatParameter& unit, std::uint64_t seed, HostLink::Window window) {
-  draw(unit, window.parts.empty() ? unit.master_buffer() : window[0], seed);
+  draw(unit, window.parts.empty() ? unit.weights_buffer() : window[0], seed);
   link_.store(std::move(window));
 }
 
-void Executor::draw(const FlatParameter& unit, const Buffer& master, std::uint64_t seed) {
+void Executor::draw(const FlatParameter& unit, const Buffer& weights, std::uint64_t seed) {
   // The device's threads, not the stream's: on a GPU it is the host that draws, with all that this rank has.
   InitialValues initial{seed, context_.device().options().threads};
-  context_.launch({"initialise:" + unit.name, {}, {master}},
-                  [&kernels = context_.kernels(), master, initial, views = unit.layout->views(),
+  context_.launch({"initialise:" + unit.name, {}, {weights}},
+                  [&kernels = context_.kernels(), weights, initial, views = unit.layout->views(),
                    segments = unit.held_segments()](ExecContext& exec) mutable {
-                    kernels.zero(exec, master);
+                    kernels.zero(exec, weights);
                     for (const ShardSegment& segment : segments) {
                       if (is_zero(views[segment.view].init)) continue;
                       for (std::int64_t at = 0; at < segment.count; at += std::ssize(initial.values)) {
                         initial.draw(views[segment.view], segment, at);
-                        kernels.upload(exec, master.slice(segment.shard_offset + at, std::ssize(initial.values)),
-                                       initial.values.data());
+                        const std::vector<BFloat16> rounded = initial.rounded_for(weights.dtype);
+                        kernels.upload(exec, weights.slice(segment.shard_offset + at, std::ssize(initial.values)),
+                                       rounded.empty() ? static_cast<const void*>(initial.values.data())
+                                                       : static_cast<const void*>(rounded.data()));
                       }
                     }
                   });
@@ -168,7 +175,9 @@ bool Executor::has_zero_copy() const {
 
 void Executor::wait_readers() {
   deferred_updates_.settle();
-  if (has_zero_copy()) norm_comm().barrier(context_.stream(), "readers");
+  if (!has_zero_copy()) return;
+  // A rank that alone has abandoned a micro-batch meets the others here: the name says why
+  norm_comm().barrier(context_.stream(), step_.dropped() == 0 ? "readers" : "readers, having abandoned a micro-batch");
 }
 
 void Executor::read_full(int unit_index, const UseParameter& use) {
@@ -180,7 +189,7 @@ void Executor::read_full(int unit_index, const UseParameter& use) {
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     const FlatView& view = unit.layout->views()[i];
     const Buffer values =
-        view.is_whole ? unit.whole_view(unit.master_buffer(), view) : full.slice(view.offset, view.numel);
+        view.is_whole ? unit.whole_view(unit.weights_buffer(), view) : full.slice(view.offset, view.numel);
     if (link_.is_on_disk(values)) {
       std::vector<float> read(static_cast<std::size_t>(values.elems));
       context_.device().synchronize();
@@ -190,7 +199,13 @@ void Executor::read_full(int unit_index, const UseParameter& use) {
     }
     const HostView here(context_, context_.device().stream(StreamRole::unshard), values);
     link_.check();
-    use(*unit.parameters[i], here.as<float>());
+    if (values.dtype == DType::f32) {
+      use(*unit.parameters[i], here.as<float>());
+      continue;
+    }
+    const auto* const held = here.as<BFloat16>();
+    const std::vector<float> cast(held, held + (context_.device().kind() == DeviceKind::meta ? 0 : values.elems));
+    use(*unit.parameters[i], cast.data());
   }
 }
 

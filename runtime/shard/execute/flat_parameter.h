@@ -16,10 +16,11 @@
 namespace zs {
 
 /// One unit's parameters: their layout, their persistent shards and their transient buffers. `master` (f32 weights),
-/// `grad` (f32, reduced; none of a frozen unit) and, where parameters run in bf16, `narrow` (their bf16 copy, written
-/// by the optimizer) have layout->held_elems() elements each: slice `slice` of layout->ranks(), and whole parameters
-/// after it. Of a zero-copy unit other ranks read this rank's shard (the one in the runtime dtype; `shared_kept` where
-/// there is one): it is written only after what Executor::wait_readers does.
+/// `grad` (f32, reduced; none of a frozen unit) and, where parameters run in bf16, `compute_copy` (their bf16 copy,
+/// written by the optimizer) have layout->held_elems() elements each: slice `slice` of layout->ranks(), and whole
+/// parameters after it. A frozen unit may have `compute_copy` alone, in whatever dtype it runs. Of a zero-copy unit
+/// other ranks read this rank's shard (the one in the runtime dtype; `shared_kept` where there is one): it is written
+/// only after what Executor::wait_readers does.
 struct FlatParameter {
   FlatParameter(std::string unit_name, std::vector<Parameter*> members, std::shared_ptr<const UnitLayout> unit_layout,
                 int master_slice, const MixedPrecisionPolicy& unit_precision, std::uint64_t rounding_seed = 0)
@@ -45,6 +46,7 @@ struct FlatParameter {
   DType grad_dtype;  // dtype of `full_grad`: precision.reduce, but f32 while several micro-batches accumulate
 
   bool is_frozen = false;    // for good: there is no `grad`, and an optimizer has no state of it
+  bool has_master = true;    // else it is frozen, and `compute_copy` is all that is held of it
   bool accumulates = false;  // gradients that begin are those of several micro-batches
 
   Memory master, grad, compute_copy;
@@ -63,8 +65,8 @@ struct FlatParameter {
 
   Memory full, full_grad;  // while unsharded / while accumulating or reducing
   Memory bucket;           // bucket of an interleaved layout, from a gather until compute has waited for it
-  // Device copies while masters live on the host: the shard (until gathered), and the whole parameters (while
-  // unsharded)
+  // Copies that are gathered while what is held is elsewhere, or of another dtype: the shard (until gathered), and the
+  // whole parameters (while unsharded)
   Memory staged, whole;
   Memory host_full_grad, host_sum;  // gradients' full buffer and sum on the host, once it has had them
   std::vector<bool> parked;         // for each parameter: is its gradient written, while the full one is parked
@@ -93,18 +95,28 @@ struct FlatParameter {
   /// True if this rank counts the parameter in sums over all ranks, such as the norm's: each of its elements once.
   bool counts(const FlatView& view) const { return !view.part.is_whole() || !placement || placement->counts_uncut(); }
   /// Masters that the host keeps are on the device only in windows (HostLink).
-  bool has_masters_on_host() const { return placement && placement->options.residence.has_masters_on_host; }
+  bool has_masters_on_host() const {
+    return has_master && placement && placement->options.residence.has_masters_on_host;
+  }
   /// True if each gather brings the masters from the host: as things stand they are what is gathered.
   bool comes_from_host() const {
     return has_masters_on_host() && gathered_dtype == DType::f32 && layout->held_elems() > 0;
   }
+  /// True if each gather casts the weights, as things stand: they are held in another dtype alone.
+  bool is_cast_to_gather() const { return !has_master && gathered_dtype != DType::bf16 && layout->held_elems() > 0; }
+  /// True if each gather makes a copy of the shard first.
+  bool is_staged() const { return comes_from_host() || is_cast_to_gather(); }
   Buffer master_buffer() const { return master.buffer(DType::f32, layout->held_elems()); }
+  /// The weights in full: the masters, or all that there is.
+  Buffer weights_buffer() const { return has_master ? master_buffer() : compute_copy_buffer(); }
   /// bf16, or empty where parameters run in f32.
   Buffer compute_copy_buffer() const {
     return compute_copy ? compute_copy.buffer(DType::bf16, layout->held_elems()) : Buffer{};
   }
-  /// Weights that this rank holds, in gathered_dtype.
-  Buffer held_param_buffer() const { return gathered_dtype == DType::f32 ? master_buffer() : compute_copy_buffer(); }
+  /// Weights that this rank holds, in gathered_dtype but where it is_cast_to_gather().
+  Buffer held_param_buffer() const {
+    return has_master && gathered_dtype == DType::f32 ? master_buffer() : compute_copy_buffer();
+  }
   /// Buffer that is gathered.
   Buffer param_buffer() const { return held_param_buffer().slice(0, layout->gathered_shard_elems()); }
   /// Gradient shard where it is between micro-batches: on the host where it keeps gradients, see HostLink.
@@ -131,7 +143,7 @@ struct FlatParameter {
   /// No other rank has a part of it.
   bool is_local() const { return layout->ranks() == 1 || layout->gathered_elems() == 0; }
   /// True if nothing is gathered: the shards are the parameters, where they lie.
-  bool is_never_gathered() const { return is_local() && !comes_from_host(); }
+  bool is_never_gathered() const { return is_local() && !is_staged(); }
   /// Or on its way, or kept for a gather.
   bool is_unsharded() const { return full || whole || kept || is_open; }
 };

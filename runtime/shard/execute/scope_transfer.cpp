@@ -52,7 +52,22 @@ WholeUnit ScopeTransfer::to_device(const FlatParameter& unit, const WholeUnit& f
 }
 
 template <class Use>
+void ScopeTransfer::use_cast(const FlatParameter& unit, const HeldShards& shards, bool written, const Use& use) {
+  const auto cast = [&](const Buffer& out, const Buffer& in) {
+    if (in.elems == 0) return;
+    context_.launch({"cast_frozen:" + unit.name, {in}, {out}},
+                    [&kernels = context_.kernels(), out, in](ExecContext& exec) { kernels.cast(exec, out, in); });
+  };
+  const Memory memory = acquire(unit, shards.held.elems);
+  const Buffer here = memory.buffer(DType::f32, shards.held.elems);
+  cast(here, shards.held);
+  use(HeldShards{shards.role, here});
+  if (written) cast(shards.held, here);
+}
+
+template <class Use>
 void ScopeTransfer::on_device(const FlatParameter& unit, const HeldShards& shards, bool written, const Use& use) {
+  if (shards.held.dtype != DType::f32) return use_cast(unit, shards, written, use);
   if (!shards.is_on_host) return use(shards);
   HostLink::Window window = link_.load(unit.name, {shards.held});
   context_.stream().wait(window.arrived);

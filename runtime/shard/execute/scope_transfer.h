@@ -7,7 +7,8 @@
 
 namespace zs {
 
-/// Shards that a rank holds of a unit in f32 (held_elems), and can have whole.
+/// Shards that a rank holds of a unit (held_elems), and can have whole: in f32, but for weights that are held once in
+/// another dtype.
 struct HeldShards {
   enum class Role : std::uint8_t { master, gradient, moment };
   Role role;
@@ -15,7 +16,7 @@ struct HeldShards {
   bool is_on_host = false;  // the host keeps it, see HostLink
 
   static HeldShards masters(const FlatParameter& unit) {
-    return {Role::master, unit.master_buffer(), unit.has_masters_on_host()};
+    return {Role::master, unit.weights_buffer(), unit.has_masters_on_host()};
   }
   static HeldShards gradients(const FlatParameter& unit) {
     return {Role::gradient, unit.kept_grad_buffer(), static_cast<bool>(unit.host_grad)};
@@ -78,10 +79,12 @@ class ScopeTransfer {
   Pool& pool() { return pool_; }
 
  private:
-  /// Calls use(shards) with shards that lie on the device; what the host keeps comes there for it, and goes back
-  /// where it is `written`.
+  /// Calls use(shards) with f32 shards that lie on the device; what the host keeps comes there for it, what has
+  /// another dtype is cast, and goes back where it is `written`.
   template <class Use>
   void on_device(const FlatParameter& unit, const HeldShards& shards, bool written, const Use& use);
+  template <class Use>
+  void use_cast(const FlatParameter& unit, const HeldShards& shards, bool written, const Use& use);
   WholeUnit gather_here(FlatParameter& unit, const HeldShards& shards);
   WholeUnit gather_here_to(FlatParameter& unit, const HeldShards& shards, int root);
   void scatter_here(FlatParameter& unit, const HeldShards& shards, const WholeUnit& from, int root);

@@ -32,17 +32,31 @@ void Unsharder::gather_to(FlatParameter& unit, const Buffer& full, Memory& bucke
   copy_out(unshard(), context_.kernels(), unit, gathered, full);
 }
 
-Event Unsharder::bring(const FlatParameter& unit, Memory& memory, const Buffer& host, const char* label) {
-  HostLink::Window window = link_.load(unit.name, {host}, &pool_, label);
+Event Unsharder::bring(const FlatParameter& unit, Memory& memory, const Buffer& held, const char* label) {
+  if (unit.is_cast_to_gather()) {
+    wait_masters(unit);
+    memory = acquire(held.elems, unit.gathered_dtype, unshard(), label);
+    cast(unit, memory.buffer(unit.gathered_dtype, held.elems), held);
+    Event done;
+    unshard().record(done);
+    return done;
+  }
+  HostLink::Window window = link_.load(unit.name, {held}, &pool_, label);
   memory = std::move(window.parts.front().memory);
   return window.arrived;
 }
 
+void Unsharder::cast(const FlatParameter& unit, const Buffer& out, const Buffer& in) {
+  if (in.elems == 0) return;
+  unshard().enqueue({"cast_frozen:" + unit.name, {in}, {out}},
+                    [&kernels = context_.kernels(), out, in](ExecContext& exec) { kernels.cast(exec, out, in); });
+}
+
 void Unsharder::bring_whole(FlatParameter& unit) {
   const UnitLayout& layout = *unit.layout;
-  if (!unit.comes_from_host() || layout.whole_elems() == 0) return;
+  if (!unit.is_staged() || layout.whole_elems() == 0) return;
   unit.arrived =
-      bring(unit, unit.whole, unit.master_buffer().slice(layout.shard_elems(), layout.whole_elems()), "full_param");
+      bring(unit, unit.whole, unit.weights_buffer().slice(layout.shard_elems(), layout.whole_elems()), "full_param");
 }
 
 void Unsharder::bring_all(FlatParameter& unit) {
@@ -51,11 +65,13 @@ void Unsharder::bring_all(FlatParameter& unit) {
 }
 
 Buffer Unsharder::shard_of(FlatParameter& unit) {
-  if (!unit.comes_from_host()) {
+  if (!unit.is_staged()) {
     wait_masters(unit);
     return unit.param_buffer();
   }
-  unshard().wait(bring(unit, unit.staged, unit.param_buffer(), HostLink::kLabel));
+  const bool is_cast = unit.is_cast_to_gather();
+  const Event arrived = bring(unit, unit.staged, unit.param_buffer(), is_cast ? kCastLabel : HostLink::kLabel);
+  if (!is_cast) unshard().wait(arrived);  // else it is on this stream
   bring_whole(unit);
   return unit.staged.buffer(DType::f32, unit.layout->gathered_shard_elems());
 }
@@ -195,7 +211,7 @@ void Unsharder::wait_gathered(FlatParameter& unit) {
 
 void Unsharder::unbind(FlatParameter& unit) {
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
-    if (!unit.layout->views()[i].is_whole || unit.comes_from_host()) unit.parameters[i]->unbind();
+    if (!unit.layout->views()[i].is_whole || unit.is_staged()) unit.parameters[i]->unbind();
   }
 }
 
@@ -233,7 +249,8 @@ void Unsharder::free_deferred(FlatParameter& unit) {
 void Unsharder::masters_updated() { context_.stream().record(masters_ready_); }
 
 Buffer Unsharder::gather_masters(FlatParameter& unit, Memory& memory) {
-  if (unit.is_zero_copy() && unit.shared.dtype == DType::f32 && unit.precision.gather_format == nullptr) {
+  const DType dtype = unit.weights_buffer().dtype;
+  if (unit.is_zero_copy() && unit.shared.dtype == dtype && unit.precision.gather_format == nullptr) {
     publish(unit);
     return unit.shared;
   }
@@ -245,17 +262,23 @@ Buffer Unsharder::gather_masters(FlatParameter& unit, Memory& memory) {
     memory = copy_shards(unit, window[0]);
     HostLink::drop(std::move(window), unshard());
   } else {
-    memory = copy_shards(unit, unit.master_buffer().slice(0, elems));
+    memory = copy_shards(unit, unit.weights_buffer().slice(0, elems));
   }
-  return memory.buffer(DType::f32, unit.layout->gathered_elems());
+  return memory.buffer(dtype, unit.layout->gathered_elems());
 }
 
 Memory Unsharder::copy_masters(FlatParameter& unit) {
   Memory memory;
   const Buffer full = gather_masters(unit, memory);
-  if (memory || full.empty()) return memory;
+  const bool is_cast = full.dtype != DType::f32;
+  if ((memory && !is_cast) || full.empty()) return memory;
   const MemoryOwner owner(context_.device().memory(), unit.name);
-  memory = acquire(full.elems, DType::f32, unshard(), "full_param");
+  Memory copy = acquire(full.elems, DType::f32, unshard(), "full_param");
+  if (is_cast) {
+    cast(unit, copy.buffer(DType::f32, full.elems), full);
+    return copy;
+  }
+  memory = std::move(copy);
   unshard().enqueue({"copy_masters:" + unit.name, {full}, {memory.buffer(DType::f32, full.elems)}},
                     [&kernels = context_.kernels(), full, out = memory.buffer(DType::f32, full.elems)](
                         ExecContext& exec) { kernels.copy(exec, out, full); });
@@ -264,16 +287,16 @@ Memory Unsharder::copy_masters(FlatParameter& unit) {
 
 Memory Unsharder::copy_shards(FlatParameter& unit, const Buffer& shard) {
   const MemoryOwner owner(context_.device().memory(), unit.name);
-  Memory memory = acquire(unit.layout->gathered_elems(), DType::f32, unshard(), "full_param");
-  const Buffer full = memory.buffer(DType::f32, unit.layout->gathered_elems());
+  Memory memory = acquire(unit.layout->gathered_elems(), shard.dtype, unshard(), "full_param");
+  const Buffer full = memory.buffer(shard.dtype, unit.layout->gathered_elems());
   if (full.empty()) return memory;
   const std::int64_t through = unit.groups().gather->size() * shard.elems;
   Memory between;
   gather_to(unit, full, between, [&](const Buffer& bucket) {
     if (through == bucket.elems) return unit.groups().gather->all_gather(unshard(), unit.name, shard, bucket);
-    const Memory kept = acquire(through, DType::f32, unshard(), "full_param");
-    unit.groups().gather->all_gather(unshard(), unit.name, shard, kept.buffer(DType::f32, through));
-    unit.groups().gather_small->all_gather(unshard(), unit.name, kept.buffer(DType::f32, through), bucket);
+    const Memory kept = acquire(through, shard.dtype, unshard(), "full_param");
+    unit.groups().gather->all_gather(unshard(), unit.name, shard, kept.buffer(shard.dtype, through));
+    unit.groups().gather_small->all_gather(unshard(), unit.name, kept.buffer(shard.dtype, through), bucket);
   });
   return memory;
 }

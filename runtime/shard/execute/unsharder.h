@@ -32,13 +32,14 @@ class Unsharder {
   /// The master shards (and their compute copies) were written by compute work enqueued so far; the next gathers wait
   /// for it.
   void masters_updated();
-  /// The unit's f32 master weights but for whole parameters (gathered_elems), once the unshard stream has come here: in
-  /// `memory`, of that stream, or where they lie anyway.
+  /// The unit's master weights but for whole parameters (gathered_elems), once the unshard stream has come here: in
+  /// `memory`, of that stream, or where they lie anyway. f32, but where there are none the dtype of what is held.
   Buffer gather_masters(FlatParameter& unit, Memory& memory);
-  /// Gathers the master weights as above, into memory that has no other user.
+  /// Gathers the master weights as above, in f32, into memory that has no other user.
   Memory copy_masters(FlatParameter& unit);
-  /// Gathers other f32 shards (gathered_shard_elems), which the unshard stream may read, in the same way.
+  /// Gathers other shards (gathered_shard_elems), which the unshard stream may read, in the same way.
   Memory copy_shards(FlatParameter& unit, const Buffer& shard);
+  static constexpr const char* kCastLabel = "cast_shard";  ///< label of a frozen shard in the dtype of its gather
 
  private:
   /// Gathers to `full` what `gather` puts into a bucket: the same, or one in `bucket` that is copied from.
@@ -49,13 +50,13 @@ class Unsharder {
   }
   Memory acquire(std::int64_t elems, DType dtype, Stream& stream, const char* label);
   void wait_masters(const FlatParameter& unit);
-  /// This rank's shard, which the unshard stream may read: of masters that the host keeps a copy, and whole parameters
-  /// beside it.
+  /// This rank's shard, which the unshard stream may read: of a staged unit a copy, and whole parameters beside it.
   Buffer shard_of(FlatParameter& unit);
-  /// A copy of what the host keeps, which is there after the event.
-  Event bring(const FlatParameter& unit, Memory& memory, const Buffer& host, const char* label);
+  /// A copy of what the host keeps, or of frozen weights in the dtype of the gather, which is there after the event.
+  Event bring(const FlatParameter& unit, Memory& memory, const Buffer& held, const char* label);
+  void cast(const FlatParameter& unit, const Buffer& out, const Buffer& in);
   void bring_whole(FlatParameter& unit);
-  /// All that is needed of masters that the host keeps, of which no other rank has a part.
+  /// All that is needed of a staged unit of which no other rank has a part.
   void bring_all(FlatParameter& unit);
   /// All-gathers shards in the unit's format.
   void gather_shards(const FlatParameter& unit, const Buffer& shard, const Buffer& out);

@@ -171,7 +171,7 @@ void WriteCheck::compare_replicas(const std::vector<FlatParameter>& units) {
     const ShardScheme& scheme = unit.placement->scheme;
     const ShardScheme::Slice slice = scheme.slice(scheme.holders());
     if (slice.count == everybody_.size() || unit.has_masters_on_host()) continue;
-    own.push_back(unit.master_buffer());
+    own.push_back(unit.weights_buffer());
     places.push_back(names.size() + static_cast<std::size_t>(slice.index));
     names.resize(names.size() + static_cast<std::size_t>(slice.count), unit.name);
   }
@@ -208,7 +208,7 @@ void WriteCheck::compare(const FlatParameter& unit, const Buffer& full) {
   // Parameters that are whole on every rank are bound to the masters themselves, or to their compute copies: the two
   // must agree.
   const std::int64_t in_place = unit.is_never_gathered() ? 0 : unit.layout->shard_elems();
-  if (unit.compute_copy && in_place < unit.layout->held_elems()) {
+  if (unit.has_master && unit.compute_copy && in_place < unit.layout->held_elems()) {
     const std::int64_t count = unit.layout->held_elems() - in_place;
     note(unit, unit.master_buffer().slice(in_place, count), unit.compute_copy_buffer().slice(in_place, count));
   }

@@ -22,16 +22,6 @@ bool has_sharded_parameters(Strategy strategy) {
   return strategy == Strategy::zero3 || strategy == Strategy::shard_grad_op || has_group_size(strategy);
 }
 
-/// `size` ranks a group in a job of `ranks`.
-void check_divides(std::string_view what, std::int64_t size, int ranks) {
-  if (size >= 1 && size <= ranks && ranks % size == 0) return;
-  std::string sizes;
-  for (int divisor = 1; divisor <= ranks; ++divisor)
-    if (ranks % divisor == 0) sizes += fmt::format("{}{}", sizes.empty() ? "" : ", ", divisor);
-  throw Error(ExitCode::config, fmt::format("{} {} does not divide the job's {} ranks", what, size, ranks), {},
-              "use one of " + sizes);
-}
-
 void refuse_reshard(const SchemeOptions& options, std::string_view why) {
   throw Error(
       ExitCode::config,
@@ -166,6 +156,20 @@ bool begins_with(const MeshAxes& axes, const MeshAxes& first) {
 std::string Reshard::str() const { return is_all() ? "true" : is_off() ? "false" : fmt::format("{}", ranks_); }
 
 const char* name_of(Strategy strategy) { return kNames.at(static_cast<std::size_t>(strategy)); }
+
+std::string group_sizes_of(int ranks) {
+  std::string sizes;
+  for (int divisor = 1; divisor <= ranks; ++divisor)
+    if (ranks % divisor == 0) sizes += fmt::format("{}{}", sizes.empty() ? "" : ", ", divisor);
+  return sizes;
+}
+
+void check_divides(std::string_view what, std::int64_t size, int ranks) {
+  if (size >= 1 && size <= ranks && ranks % size == 0) return;
+  throw Error(ExitCode::config,
+              fmt::format("{} {} does not divide the job's {} rank{}", what, size, ranks, ranks == 1 ? "" : "s"), {},
+              (ranks == 1 ? "use " : "use one of ") + group_sizes_of(ranks));
+}
 
 Strategy strategy_of(std::string_view name) {
   const auto* const found = std::find(kNames.begin(), kNames.end(), name);

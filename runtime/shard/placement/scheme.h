@@ -52,6 +52,10 @@ inline constexpr std::string_view kStrategies = "ddp|zero1|zero2|zero3|shard_gra
 const char* name_of(Strategy strategy);
 /// Strategy of this name; an unknown one is an Error(config).
 Strategy strategy_of(std::string_view name);
+/// "1, 2, 4": the sizes that groups of a job of `ranks` can have.
+std::string group_sizes_of(int ranks);
+/// Error(config) unless groups of `size`, which `what` names, divide a job of `ranks`.
+void check_divides(std::string_view what, std::int64_t size, int ranks);
 
 /// The axes over which the parts of a unit are cut. A list names axes from the most significant: of {"node", "group"},
 /// the rank at node position r in group g owns slice r * size(group) + g. An empty list: whole on every rank.

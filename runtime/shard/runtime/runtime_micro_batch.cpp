@@ -24,6 +24,14 @@ void check_sums_are_taken(Executor& executor) {
   }
 }
 
+void check_modules(const Executor& executor) {
+  for (const FlatParameter& unit : executor.units())
+    for (const Parameter* parameter : unit.parameters)
+      if (parameter->owner() == nullptr)
+        throw UsageError(fmt::format("the module of parameter {} ended before its model", parameter->name()),
+                         "let modules outlive the model: declare them before it");
+}
+
 }  // namespace
 
 void ShardedRuntime::run(const std::vector<Action>& actions) {
@@ -37,6 +45,7 @@ void ShardedRuntime::run(const std::vector<Action>& actions) {
 
 void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last, std::optional<std::int64_t> first_sample) {
   executor_.step().check_no_scope("begin_micro_batch()");
+  check_modules(executor_);
   if (mode == Mode::train) check_sums_are_taken(executor_);
   if (mode == Mode::train) executor_.step().check_not_swapped("a micro-batch of training");
   if (first_sample.value_or(0) < 0)

@@ -51,10 +51,19 @@ void check(const Residence& residence, const MixedPrecisionPolicy& precision, bo
     refuse("the host", "a run that checks writes", "leave checks_writes out, or keep the masters on the device");
 }
 
+/// Residence of a unit; weights that are held once have no masters that could be elsewhere.
+Residence residence_of(const UnitPolicy& policy, const ShardOptions& options) {
+  Residence residence = policy.residence.value_or(options.residence);
+  if (!policy.is_frozen || !options.frozen_dtype) return residence;
+  residence.has_masters_on_host = false;
+  residence.masters_disk.clear();
+  return residence;
+}
+
 /// Options that place a unit, but for a number of ranks in between.
 PlacementOptions placement_of(const UnitPolicy& policy, const ShardOptions& options) {
   PlacementOptions placement{policy.scheme.value_or(options.scheme), policy.division.value_or(options.division),
-                             policy.residence.value_or(options.residence), policy.partition};
+                             residence_of(policy, options), policy.partition};
   placement.scheme.deterministic = options.scheme.deterministic;
   return placement;
 }
@@ -85,6 +94,38 @@ void check_reduction(const std::string& unit, const MixedPrecisionPolicy& precis
               {}, "leave out reduce_comm_dtype, or the reduction");
 }
 
+/// Parameters in f32 that nothing is gathered for are the masters: there is nothing to compare them with.
+void check_writes_are_seen(const FlatParameter& unit, bool checks_writes) {
+  if (!checks_writes || unit.compute_copy || unit.is_frozen || !unit.is_never_gathered()) return;
+  throw UsageError(
+      fmt::format("checks_writes sees no write to unit {}: this rank holds all of it, and its parameters are "
+                  "the master weights",
+                  unit.name),
+      "run on two ranks or more with a strategy that shards parameters, or with bf16 parameters, or leave "
+      "checks_writes out");
+}
+
+/// Options that decide what memory ranks share, and how they meet: where they differ nothing after this can be agreed.
+/// Collective, blocks the host.
+const ShardOptions& agreed(const ShardOptions& options, World& world) {
+  const std::string own = fmt::format("strategy {}, zero_copy = {}, checks_writes = {}",
+                                      options.scheme.mesh ? std::string("of a mesh") : name_of(options.scheme.strategy),
+                                      options.zero_copy, options.checks_writes);
+  const World::Agreement first = world.agree(1, own);
+  const World::Agreement other = world.agree(own == first.message ? 0 : 1, own);
+  if (other.code == 0) return options;
+  throw Error(ExitCode::ranks_disagree,
+              fmt::format("the ranks shard the model differently: rank {} by {}; rank {} by {}", first.rank,
+                          first.message, other.rank, other.message),
+              {}, "give fully_shard() the same options on every rank");
+}
+
+void check_frozen_dtype(std::optional<DType> dtype) {
+  if (dtype.value_or(DType::bf16) == DType::bf16) return;
+  throw Error(ExitCode::config, fmt::format("frozen weights are to be held once in {}", name_of(*dtype)), {},
+              "hold them in bf16, or leave frozen_dtype out");
+}
+
 ShardOptions with_host_groups(ShardOptions options, const World& world) {
   options.scheme = with_host_groups(options.scheme, world.hosts());
   return options;
@@ -94,10 +135,13 @@ ShardOptions with_host_groups(ShardOptions options, const World& world) {
 
 ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOptions& options)
     : context_(context),
-      options_(with_host_groups(options, world)),
+      options_(with_host_groups(agreed(options, world), world)),
       executor_(context, world, {options_.scheme, options.division, options.residence}, options.layout,
                 options.zero_copy && !options.checks_writes, {options.omit, options.replace_group, options.grid}) {
+  check_frozen_dtype(options.frozen_dtype);
   executor_.order_check().set(kSeed, fmt::to_string(options.seed));
+  executor_.order_check().set("dtype of frozen weights",
+                              std::string(options.frozen_dtype ? name_of(*options.frozen_dtype) : "as of others"));
   const Division::Factors division = options.division.factors(data_share().count);
   executor_.order_check().set("division of gradients",
                               fmt::format("{} before and {} after the sum", division.before, division.after));
@@ -114,11 +158,20 @@ ShardedRuntime::~ShardedRuntime() {
   }
   for (auto& [parameter, unit] : unit_of_) {
     auto* owned = const_cast<Parameter*>(parameter);
+    if (owned->owner() == nullptr) {  // its module has ended, and left it here
+      delete owned;
+      continue;
+    }
     owned->set_owner(nullptr);
     owned->unbind();
     owned->unbind_grad();
   }
-  for (auto& [buffer, value] : buffers_) buffer->unbind();
+  for (auto& [buffer, value] : buffers_) {
+    if (!buffer->is_bound())
+      delete buffer;  // as above
+    else
+      buffer->unbind();
+  }
 }
 
 int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& parameters, const UnitPolicy& policy) {
@@ -126,7 +179,7 @@ int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& pa
     throw UsageError(fmt::format("unit {} is added after the first micro-batch", name), "add all units before it");
   const MixedPrecisionPolicy precision = policy.precision.value_or(options_.precision);
   check(precision, name);
-  check(policy.residence.value_or(options_.residence), precision, options_.checks_writes, name);
+  check(residence_of(policy, options_), precision, options_.checks_writes, name);
   const GradientReduction* const reduction = policy.reduction != nullptr ? policy.reduction : options_.reduction;
   check_reduction(name, precision, reduction);
   const auto placement = place(name, policy);
@@ -146,8 +199,10 @@ int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& pa
   }
   names_.push_back(name);
   policies_.push_back(policy);
-  executor_.add_unit(std::move(name), parameters, options_.seed, precision, placement, policy.is_frozen);
+  executor_.add_unit(std::move(name), parameters, options_.seed, precision, placement,
+                     {policy.is_frozen, options_.frozen_dtype});
   executor_.units().back().reduction = reduction;
+  check_writes_are_seen(executor_.units().back(), options_.checks_writes);
   if (policy.reduction != nullptr)
     executor_.order_check().set("reduction of unit " + names_.back(), std::string(reduction->name()));
   return unit;

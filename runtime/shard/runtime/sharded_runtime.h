@@ -40,6 +40,13 @@ struct ShardOptions {
   /// Number of leading units that stay on the device, of those of which the host would keep something: they are the
   /// last whose gradients are reduced, and the first that are updated.
   int resident_units = 0;
+  /// Dtype in which frozen units hold their weights, once: bf16, without f32 masters, on the device wherever the
+  /// masters of others are. Units that run in f32, or are evaluated so, cast them for each gather. Initial values, and
+  /// what is loaded, are rounded to it. None: f32 masters, and a copy where the unit runs in bf16.
+  std::optional<DType> frozen_dtype = {};
+  /// Parameters that are not trained when shard_module makes units are units of their own, beside those that they would
+  /// be in, which are frozen.
+  bool splits_frozen = false;
   /// Axes of the job's RankGrid, the last varies fastest; none: each rank reads other data.
   std::vector<GridAxis> grid = {};
 };

@@ -4,6 +4,7 @@
 
 #include "runtime/base/usage_error.h"
 #include "runtime/tensor/autograd.h"
+#include "runtime/tensor/integers.h"
 #include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/strided.h"
 
@@ -20,9 +21,18 @@ Shape broadcast_shape(const char* op, const Tensor& a, const Tensor& b) {
   if (a.dtype() != b.dtype())
     throw UsageError(fmt::format("op {} of {} and {}", op, a.describe(), b.describe()),
                      a.dtype() == DType::i32 || b.dtype() == DType::i32
-                         ? "make both of f32 values: integers are ids, targets and masks"
+                         ? "cast one of them: cast(x, DType::f32), or to DType::i32"
                          : "cast one of them: cast(x, DType::f32)");
   return *shape;
+}
+
+bool is_integer(const Tensor& x) { return x && x.dtype() == DType::i32; }
+bool are_integers(const Tensor& a, const Tensor& b) { return is_integer(a) && is_integer(b); }
+/// 1 where the mask is not 0, else 0.
+Tensor mask_of_integers(const Tensor& mask) {
+  if (!mask) throw UsageError("op where: a mask that is empty", "give f32, bf16 or i32");
+  if (is_integer(mask)) return mask;
+  return computed("integer_mask", mask.context(), mask.shape(), DType::i32, MapOp::where, {mask, 1.0f, 0.0f});
 }
 
 /// Tensors that a gradient is made of.
@@ -140,6 +150,7 @@ Tensor chosen(const Tensor& mask, const Shape& shape, const Tensor& a, const Ten
 }  // namespace
 
 Tensor add(const Tensor& a, const Tensor& b) {
+  if (are_integers(a, b)) return integer_op("add", IntegerOp::add, {a, b});
   const Shape shape = broadcast_shape("add", a, b);
   if (a.shape() != b.shape()) return binary("add", {MapOp::add, passed, passed, false, false}, a, b);
   require_float("add", "a", a);
@@ -154,9 +165,11 @@ Tensor add(const Tensor& a, const Tensor& b) {
 }
 
 Tensor sub(const Tensor& a, const Tensor& b) {
+  if (are_integers(a, b)) return integer_op("sub", IntegerOp::sub, {a, b});
   return binary("sub", {MapOp::sub, passed, negated, false, false}, a, b);
 }
 Tensor mul(const Tensor& a, const Tensor& b) {
+  if (are_integers(a, b)) return integer_op("mul", IntegerOp::mul, {a, b});
   return binary("mul", {MapOp::mul, times_b, times_a, true, false}, a, b);
 }
 Tensor div(const Tensor& a, const Tensor& b) { return binary("div", {MapOp::div, by_b, by_divisor, true, true}, a, b); }
@@ -165,18 +178,22 @@ Tensor pow(const Tensor& a, const Tensor& b) {
 }
 
 Tensor add(const Tensor& a, float b) {
+  if (is_integer(a)) return integer_op("add", IntegerOp::add, {a, integer_of("add", a, b)});
   require_float("add", "a", a);
   return linear_in("add_number", a, MapOp::add, {a, b}, 1.0f);
 }
 Tensor sub(const Tensor& a, float b) {
+  if (is_integer(a)) return integer_op("sub", IntegerOp::sub, {a, integer_of("sub", a, b)});
   require_float("sub", "a", a);
   return linear_in("sub_number", a, MapOp::sub, {a, b}, 1.0f);
 }
 Tensor sub(float a, const Tensor& b) {
+  if (is_integer(b)) return integer_op("sub", IntegerOp::sub, {integer_of("sub", b, a), b});
   require_float("sub", "b", b);
   return linear_in("number_sub", b, MapOp::sub, {a, b}, -1.0f);
 }
 Tensor mul(const Tensor& a, float b) {
+  if (is_integer(a)) return integer_op("mul", IntegerOp::mul, {a, integer_of("mul", a, b)});
   require_float("mul", "a", a);
   return linear_in("mul_number", a, MapOp::mul, {a, b}, b);
 }
@@ -185,6 +202,7 @@ Tensor div(const Tensor& a, float b) {
   return linear_in("div_number", a, MapOp::div, {a, b}, 1.0f / b);
 }
 Tensor neg(const Tensor& x) {
+  if (is_integer(x)) return 0.0f - x;
   require_float("neg", "x", x);
   return linear_in("neg", x, MapOp::mul, {x, -1.0f}, -1.0f);
 }
@@ -244,15 +262,18 @@ Tensor gt(const Tensor& a, const Tensor& b) { return compared("gt", MapOp::gt, a
 Tensor gt(const Tensor& a, float b) { return mask_of("gt_number", a, a.shape(), MapOp::gt, {a, b}); }
 
 Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b) {
+  if (are_integers(a, b)) return integer_op("where", IntegerOp::where, {mask_of_integers(mask), a, b});
   const Shape shape = broadcast_shape("where", a, b);
   require_float("where", "a", a);
   return chosen(mask, shape, a, b, a, b);
 }
 Tensor where(const Tensor& mask, const Tensor& a, float b) {
+  if (is_integer(a)) return where(mask, a, integer_of("where", a, b));
   require_float("where", "a", a);
   return chosen(mask, a.shape(), a, {}, a, b);
 }
 Tensor where(const Tensor& mask, float a, const Tensor& b) {
+  if (is_integer(b)) return where(mask, integer_of("where", b, a), b);
   require_float("where", "b", b);
   return chosen(mask, b.shape(), {}, b, a, b);
 }

@@ -2,6 +2,7 @@
 #include "runtime/tensor/autograd.h"
 #include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/ops.h"
+#include "runtime/tensor/strided.h"
 
 namespace zs {
 
@@ -33,9 +34,14 @@ Tensor as_tensor(Context& context, Parameter& parameter) {
 
 Tensor cast(const Tensor& x, DType dtype) {
   if (x && x.dtype() == dtype) return x;
+  if (x && x.dtype() == DType::i32 && (dtype == DType::f32 || dtype == DType::bf16))
+    return computed("cast_integers", x.context(), x.shape(), dtype, MapOp::copy, {x});
   require_float("cast", "x", x);
+  if (dtype == DType::i32)
+    return computed("cast_to_integers", x.context(), x.shape(), dtype, MapOp::clamp,
+                    {x, -2147483648.0f, 2147483520.0f});
   if (dtype != DType::f32 && dtype != DType::bf16)
-    throw UsageError(fmt::format("op cast: to {}, expected f32 or bf16", name_of(dtype)));
+    throw UsageError(fmt::format("op cast: to {}, expected f32, bf16 or i32", name_of(dtype)));
   Tensor y = cast_elements(x, dtype);
   record_op(y, "cast", {x}, {},
             [dtype = x.dtype()](const Tensor& dy) { return std::vector<Tensor>{cast_elements(dy, dtype)}; });

@@ -27,6 +27,19 @@ void require_rows(const char* op, const Tensor& x, std::int64_t rows) {
 
 std::int64_t tokens_of(const Routing& routing) { return routing.ids.shape()[0]; }
 
+/// Rows that tensors have room for; of experts that are dealt over ranks any number.
+std::int64_t room_of(const Routing& routing, const Tensor& x) {
+  return routing.order ? routing.order.numel() : x.shape()[0];
+}
+
+/// Rows that there are, on the stream's thread.
+std::int64_t rows_in(const Buffer& offsets) { return offsets.as<std::int64_t>()[offsets.elems - 1]; }
+
+GroupedDims filled(GroupedDims dims, const Buffer& offsets) {
+  dims.rows = rows_in(offsets);
+  return dims;
+}
+
 Tensor rows_like(const Tensor& x, std::int64_t rows, std::int64_t width) {
   return Tensor::empty(x.context(), {rows, width}, x.dtype());
 }
@@ -86,14 +99,17 @@ void grouped_parameter_gradients(const Tensor& dy, const GroupedInputs& saved, P
     const auto target = weight.accumulation_target();
     context.launch(declare_gradient({"grouped_dweight", {grad, in, offsets}, {}}, target),
                    [&kernels = experts_of(context), target, grad, in, offsets, dims](ExecContext& exec) {
-                     kernels.grouped_dweight(exec, target.buffer, grad, in, offsets, dims, target.beta);
+                     const GroupedDims d = filled(dims, offsets);
+                     kernels.grouped_dweight(exec, target.buffer, grad.slice(0, d.rows * d.out),
+                                             in.slice(0, d.rows * d.in), offsets, d, target.beta);
                    });
   }
   if (bias == nullptr || !bias->is_trainable()) return;
   const auto target = bias->accumulation_target();
   context.launch(declare_gradient({"grouped_dbias", {grad, offsets}, {}}, target),
                  [&kernels = experts_of(context), target, grad, offsets, dims](ExecContext& exec) {
-                   kernels.grouped_dbias(exec, target.buffer, grad, offsets, dims, target.beta);
+                   const GroupedDims d = filled(dims, offsets);
+                   kernels.grouped_dbias(exec, target.buffer, grad.slice(0, d.rows * d.out), offsets, d, target.beta);
                  });
 }
 
@@ -103,7 +119,8 @@ Tensor grouped_input_gradient(const Tensor& dy, const GroupedInputs& saved, cons
   const Buffer out = dx.buffer(), grad = dy.buffer(), by = weight.value(), offsets = saved.offsets.buffer();
   context.launch({"grouped_dx", {grad, by, offsets}, {out}},
                  [&kernels = experts_of(context), out, grad, by, offsets, dims = saved.dims](ExecContext& exec) {
-                   kernels.grouped_dx(exec, out, grad, by, offsets, dims);
+                   const GroupedDims d = filled(dims, offsets);
+                   kernels.grouped_dx(exec, out.slice(0, d.rows * d.in), grad.slice(0, d.rows * d.out), by, offsets, d);
                  });
   return dx;
 }
@@ -195,7 +212,7 @@ Tensor gather_tokens(const Tensor& x, const Routing& routing) {
 }
 
 Tensor grouped_linear(const Tensor& x, Parameter& weight, Parameter* bias, const Routing& routing) {
-  require_rows("grouped_linear", x, routing.order.numel());
+  require_rows("grouped_linear", x, room_of(routing, x));
   require_width("grouped_linear", x, weight, weight.shape()[1]);
   require_dtype_of("grouped_linear", x, weight);
   const std::int64_t experts = routing.experts();
@@ -210,16 +227,45 @@ Tensor grouped_linear(const Tensor& x, Parameter& weight, Parameter* bias, const
                offsets = routing.offsets.buffer();
   OpInfo info{"grouped_linear", {in, by, offsets}, {out}};
   if (bias) info.reads.push_back(added);
-  context.launch(std::move(info),
-                 [&kernels = experts_of(context), out, in, by, added, offsets, dims](ExecContext& exec) {
-                   kernels.grouped_linear(exec, out, in, by, added, offsets, dims);
-                 });
+  context.launch(
+      std::move(info), [&kernels = experts_of(context), out, in, by, added, offsets, dims](ExecContext& exec) {
+        const GroupedDims d = filled(dims, offsets);
+        kernels.grouped_linear(exec, out.slice(0, d.rows * d.out), in.slice(0, d.rows * d.in), by, added, offsets, d);
+      });
   const GroupedInputs saved{x.detach(), routing.offsets, dims};
   record_op(y, "grouped_linear", {x}, {&weight, bias},
             [saved, wants_dx = x.requires_grad(), &weight, bias](const Tensor& dy) {
               grouped_parameter_gradients(dy, saved, weight, bias);
               return std::vector<Tensor>{wants_dx ? grouped_input_gradient(dy, saved, weight) : Tensor{}};
             });
+  return y;
+}
+
+Tensor expert_swiglu(const Tensor& x, const Routing& routing) {
+  require_rows("expert_swiglu", x, room_of(routing, x));
+  const std::int64_t width = x.shape()[1] / 2;
+  if (x.shape()[1] % 2 != 0)
+    throw UsageError(fmt::format("op expert_swiglu: x is {}, whose rows have no halves", x.describe()),
+                     "give rows of a gate and as many values");
+  Context& context = x.context();
+  Tensor y = rows_like(x, x.shape()[0], width);
+  const Buffer out = y.buffer(), in = x.buffer(), offsets = routing.offsets.buffer();
+  context.launch({"expert_swiglu", {in, offsets}, {out}},
+                 [&kernels = context.kernels(), out, in, offsets, width](ExecContext& exec) {
+                   const std::int64_t elems = rows_in(offsets) * width;
+                   kernels.swiglu_forward(exec, out.slice(0, elems), in.slice(0, 2 * elems), width);
+                 });
+  record_op(y, "expert_swiglu", {x}, {}, [x = x.detach(), of = routing.offsets, width](const Tensor& dy) {
+    Tensor dx = Tensor::empty(dy.context(), x.shape(), x.dtype());
+    const Buffer out = dx.buffer(), grad = dy.buffer(), in = x.buffer(), offsets = of.buffer();
+    dy.context().launch({"expert_swiglu_backward", {grad, in, offsets}, {out}},
+                        [&kernels = dy.context().kernels(), out, grad, in, offsets, width](ExecContext& exec) {
+                          const std::int64_t elems = rows_in(offsets) * width;
+                          kernels.swiglu_backward(exec, out.slice(0, 2 * elems), grad.slice(0, elems),
+                                                  in.slice(0, 2 * elems), width);
+                        });
+    return std::vector<Tensor>{dx};
+  });
   return y;
 }
 

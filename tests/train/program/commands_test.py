@@ -3,12 +3,15 @@
 refuses what it does not take; `inspect` and `keys` list.
 Usage: commands_test.py TRAIN [WORD...]   (WORD: only the cases whose name contains one)"""
 
+import pathlib
+import shutil
 import sys
 
 import harness
 from resume_test import Folder
 
 USAGE, LIMIT_S = 64, 60
+MANUAL = pathlib.Path(__file__).resolve().parents[3] / "model/package/manual.py"
 # Command, its arguments, and the same by options.
 SAME = (("plan", ["{config}"], ["{config}", "--dry-run"]),
         ("plan", ["{config}", "--full"], ["{config}", "--dry-run=full"]),
@@ -21,6 +24,7 @@ SAME = (("plan", ["{config}"], ["{config}", "--dry-run"]),
         ("verify-weights", ["out/model.safetensors"], ["--verify-weights", "out/model.safetensors"]),
         ("report", ["out", "--out", "r.html"], ["--report", "out", "--out", "r.html"]),
         ("keys", [], ["--help-config"]))
+NAMES = {name for name, _, _ in SAME} | {"run", "tune", "tokenize", "export", "inspect", "document"}
 
 
 def aliases(train):
@@ -50,11 +54,60 @@ def helps(train):
     """`train --help` lists the commands, and each has its own help."""
     text = harness.run([train, "--help"], LIMIT_S)
     problems = [] if text.code == 0 else [str(text)]
-    for name in {name for name, _, _ in SAME} | {"run", "tokenize", "export", "inspect", "document"}:
+    for name in NAMES:
         problems += [] if f"  train {name} " in text.out else [f"train --help does not list {name}"]
         own = harness.run([train, name, "--help"], LIMIT_S)
         problems += [] if own.code == 0 and "--help" in own.out and own.err == "" else [f"{name} --help: {own}"]
     return problems
+
+
+def installed(train):
+    """Called zshard, as it is installed, it says so in help, errors and advice; `zshard train` trains; manual and completion have every command."""
+    with Folder(train) as folder:
+        zshard = folder.path / "zshard"
+        shutil.copy(train, zshard)
+        problems = []
+        for words, code, expected in ((["train", folder.config, "--set", "run.dir=new"], 0, "weights: "), (["nope.toml"], 78, "zshard: error: "),
+                                      (["evaluate"], USAGE, "see zshard evaluate --help"), (["trian", folder.config], USAGE, "did you mean train?"),
+                                      ([folder.config, "--set", "train.none=1"], 78, "zshard keys"), ([folder.config, "--dry-run"], 0, "zshard: note: ")):
+            result = harness.run([zshard, *words], LIMIT_S, cwd=folder.path)
+            text = result.out + result.err
+            problems += [] if result.code == code and expected in text and "train: " not in text and "train keys" not in text else [f"zshard {words}: {result}"]
+        manual = harness.run([sys.executable, "-B", MANUAL, zshard, "zshard.1", "completion"], LIMIT_S, cwd=folder.path)
+        if manual.code != 0:
+            return [*problems, str(manual)]
+        page = (folder.path / "zshard.1").read_text().replace("\\-", "-")
+        problems += [f"the manual lacks {name}" for name in NAMES if f".SS\nzshard {name}\n" not in page]
+        ask = 'source ./completion; COMP_WORDS=(zshard "$@"); COMP_CWORD=$#; _zshard; echo "${COMPREPLY[@]}"'
+        for words, expected in ((["ev"], "evaluate"), (["sample", "--ch"], "--chat"), (["train", "--res"], "--resume"), (["verify-w"], "verify-weights")):
+            result = harness.run(["bash", "-c", ask, "bash", *words], LIMIT_S, cwd=folder.path)
+            problems += [] if result.out.split() == [expected] else [f"completion of {words}: {result}"]
+        return problems
+
+
+def defaults(train):
+    """A file of the machine gives all runs its keys, which are named once, and the run's own goes before; what is wrong there ends a run."""
+    with Folder(train) as folder:
+        site = folder.path / "site.toml"
+        env = {"ZSHARD_SITE_CONFIG": str(site)}
+        site.write_text("[comm]\ntimeout_s = 77\n[watchdog]\nstep_s = 88\n")
+        problems, note = [], f"note: defaults of {site}:2 comm.timeout_s = 77.0, {site}:4 watchdog.step_s = 88.0"
+        for ranks, words in ((None, ["plan", folder.config]), (2, [folder.config, "--set", "checkpoint.every=4"])):
+            result = harness.run(harness.launch(ranks, [train, *words]), LIMIT_S, cwd=folder.path, env=env)
+            problems += [] if result.code == 0 and result.err.count(note) == 1 else [f"{note} expected: {result}"]
+        (folder.path / "text.txt").write_text("a text " * 40)
+        model = harness.ROOT / "tests/data/huggingface/gpt2"
+        for words, times in ((["evaluate", model, "text.txt", "--set", "data.kind=text"], 1), (["evaluate", "out", "text.txt"], 0)):  # a run has its own
+            result = harness.run([train, *words], LIMIT_S, cwd=folder.path, env=env)
+            problems += [] if result.code == 0 and result.err.count(note) == times else [f"{note}, {times} times: {result}"]
+        site.write_text("[comm]\ntimeout_s = 66\n")
+        result = harness.run([train, "out/config.toml", "--resume", "latest", "--set", "train.steps=9"], LIMIT_S, cwd=folder.path, env=env)
+        kept = (folder.path / "out/config.toml").read_text()
+        problems += [] if result.code == 0 and "defaults of" not in result.err and "timeout_s = 77.0" in kept and "step_s = 88.0" in kept else [str(result)]
+        site.write_text("[train]\nlr = 1\n")
+        result = harness.run([train, folder.config], LIMIT_S, cwd=folder.path, env=env)
+        says = f"train.lr is no key of a machine ({site}:2)"
+        return problems + ([] if result.code == 78 and says in result.last_error_line() else [f"{says} expected: {result}"])
 
 
 def refusals(train):
@@ -90,7 +143,7 @@ def lists(train):
 
 def main():
     harness.begin()
-    return harness.run_cases((aliases, helps, refusals, lists))
+    return harness.run_cases((aliases, helps, installed, defaults, refusals, lists))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from watched_job import DISAGREE, GONE_S, HARD_LIMIT_S, INTERNAL, LATE_S, LOST, 
 def killed_ranks(train, report, count, is_long):
     """P1: each rank in turn, over both transports; the last time mpirun leaves the others no moment to say so. The resumed run is as if nobody had
     been killed."""
-    sets, slowly = {"train__steps": 100, "run__sample_tokens": 0, "checkpoint__every": 2}, "step@rank=0:delay=20"  # it does not end before the kill
+    sets, slowly = {"train__steps": 100, "run__sample_tokens": 0, "checkpoint__every": 2}, "step@rank=0:delay=80"  # it does not end before the kill
     expected = harness.weights_hash(Job(train, None, "", {**sets, "checkpoint__every": 200}).result.out)
     draw, seconds, killed = random.Random(1), [], 128 + signal.SIGKILL
     for i in range(count + 1):

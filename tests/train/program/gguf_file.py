@@ -31,6 +31,24 @@ class _Reader:
 
 def read_fields(path):
     """The fields by their keys, and the tensors: name -> (dims, type)."""
+    fields, places, _ = _read(path)
+    return fields, {name: (dims, kind) for name, (dims, kind, _) in places.items()}
+
+
+def read_f32(path, name):
+    """The numbers of a tensor of f32, and its dims."""
+    _, places, (reader, begin) = _read(path)
+    dims, kind, offset = places[name]
+    if kind != 0:
+        raise ValueError(f"{name} is of type {kind}")
+    count = 1
+    for dim in dims:
+        count *= dim
+    return struct.unpack_from(f"<{count}f", reader.data, begin + offset), dims
+
+
+def _read(path):
+    """Fields, tensors with their places, and the reader with the byte at which places begin."""
     reader = _Reader(path.read_bytes())
     magic, version, tensors, fields = (reader.number(kind) for kind in "IIQQ")
     if (magic, version) != (0x46554747, 3):
@@ -43,6 +61,6 @@ def read_fields(path):
     for _ in range(tensors):
         name = reader.text()
         dims = [reader.number("Q") for _ in range(reader.number("I"))]
-        places[name] = (dims, reader.number("I"))
-        reader.number("Q")
-    return found, places
+        places[name] = (dims, reader.number("I"), reader.number("Q"))
+    alignment = 32
+    return found, places, (reader, (reader.at + alignment - 1) // alignment * alignment)

@@ -14,9 +14,11 @@ import harness
 LIMIT_S = 120
 CASES = harness.ROOT / "tests" / "data" / "huggingface"
 TOKENIZERS = harness.ROOT / "tests" / "data" / "tokenizers"
+WIDE = "wide"  # trained here: the cases' rows are no blocks of 256
 # Case, dtype, tokenizer, and how far a weight may be off, relative to the largest of its tensor.
 RUNS = (("gpt2", "f32", "gpt2", 0), ("gpt2", "q8_0", None, 0.005), ("llama3-rope", "f16", "llama2", 0.0005), ("mistral-window", "bf16", None, 0.004),
-        ("qwen2", "f32", "qwen2", 0), ("qwen3", "q8_0", None, 0.005), ("llama3-rope", "f32", "sentencepiece", 0))
+        ("qwen2", "f32", "qwen2", 0), ("qwen3", "q8_0", None, 0.005), ("llama3-rope", "f32", "sentencepiece", 0),
+        (WIDE, "q4_K_M", None, 0.08), (WIDE, "q6_K", None, 0.02))
 # Runs in the Python that has the package: the GGUF file, the case, the tolerance; prints what is wrong, a line each.
 PEER = """
 import json, pathlib, re, struct, sys
@@ -81,6 +83,17 @@ elif fields["tokenizer.ggml.model"] != "none": fail("there is a tokenizer from n
 """
 
 
+def train_wide(train, work, folder):
+    """A folder, as the cases are, of a model whose rows are 256 numbers."""
+    (work / "words.txt").write_text("the day is over and the night is long " * 40)
+    (work / "wide.toml").write_text(f"""model = {{family = "llama", layers = 8, heads = 2, width = 256, hidden = 256, context = 16, tied_head = false}}
+data = {{train = "{work}/words.txt"}}
+train = {{steps = 1, global_batch = 1}}
+run = {{dir = "{work}/run", sample_tokens = 0, export = "{folder}"}}
+""")
+    harness.run([train, work / "wide.toml"], LIMIT_S)
+
+
 def main():
     train = pathlib.Path(sys.argv[1]).resolve()
     python = os.environ.get("ZSHARD_PEER_PYTHON", sys.executable)
@@ -91,7 +104,10 @@ def main():
     with tempfile.TemporaryDirectory() as place:
         for case, dtype, tokenizer, tolerance in RUNS:
             folder, out = pathlib.Path(place, case), pathlib.Path(place, f"{case}-{dtype}.gguf")
-            shutil.copytree(CASES / case, folder, dirs_exist_ok=True)
+            if case == WIDE and not folder.exists():
+                train_wide(train, pathlib.Path(place), folder)
+            elif case != WIDE:
+                shutil.copytree(CASES / case, folder, dirs_exist_ok=True)
             if tokenizer:
                 for file in ("tokenizer.json", "tokenizer.model"):
                     if (TOKENIZERS / tokenizer / file).exists():

@@ -10,7 +10,7 @@ import tempfile
 
 import gguf_file
 import harness
-from huggingface_test import MODEL, copied, run
+from huggingface_test import CONFIG, MODEL, copied, read_tensors, run
 
 TOKENIZERS = harness.ROOT / "tests" / "data" / "tokenizers"
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)  # kinds of tokens
@@ -131,6 +131,77 @@ run = {{dir = "{work}/run", sample_tokens = 0}}
         report.case(f"a number that f16 has not is refused, {out}", problems, result)
 
 
+F32, F16, Q8_0, Q4_K, Q6_K = 0, 1, 8, 12, 14  # types of tensors
+
+
+def trained(train, work, name, width, **lora):
+    """A run of a few steps of a Llama of eight blocks whose rows have `width` numbers."""
+    (work / "words.txt").write_text("the day is over and the night is long " * 40)
+    config = work / f"{name}.toml"
+    config.write_text(f"""model = {{family = "llama", layers = 8, heads = 2, width = {width}, hidden = {width}, context = 16, tied_head = false}}
+data = {{train = "{work}/words.txt"}}
+train = {{steps = {3 if lora else 1}, global_batch = 1}}
+run = {{dir = "{work}/{name}", sample_tokens = 0}}
+lora = {{{", ".join(f"{key} = {value}" for key, value in lora.items())}}}
+""")
+    return run([train, config])
+
+
+def block_cases(train, work, report):
+    """Which matrices have how many bits is llama.cpp's choice; a row that is no whole number of blocks gets a type with smaller ones."""
+    trained(train, work, "wide", 256)
+    six = {f"blk.{block}.{part}.weight" for block in (0, 3, 6, 7) for part in ("attn_v", "ffn_down")} | {"output.weight"}
+    for spelled, number in (("q4_K_M", 15), ("Q6_k", 18)):
+        out = work / f"{spelled}.gguf"
+        result = run([train, "export", work / "wide", out, "--dtype", spelled])
+        fields, tensors = gguf_file.read_fields(out) if result.code == 0 else ({}, {})
+        wanted = {name: F32 if len(dims) == 1 else Q6_K if number == 18 or name in six else Q4_K for name, (dims, _) in tensors.items()}
+        problems = is_like(fields, **{"general.file_type": number}) + is_like({name: kind for name, (_, kind) in tensors.items()}, **wanted)
+        problems += [] if len(tensors) == 8 * 9 + 3 else [f"{len(tensors)} tensors"]
+        report.case(f"the bits of each matrix in a {spelled} file", problems, result)
+    for width, kind in ((32, Q8_0), (24, F16)):
+        trained(train, work, f"narrow{width}", width)
+        out = work / f"{width}.gguf"
+        result = run([train, "export", work / f"narrow{width}", out, "--dtype", "q4_K_M"])
+        kinds = {kind for dims, kind in gguf_file.read_fields(out)[1].values() if len(dims) == 2} if result.code == 0 else ()
+        report.case(f"rows of {width} numbers are no block of 256", [] if kinds == {kind} else [f"the types are {kinds}"], result)
+    result = run([train, "export", work / "wide", work / "folder", "--dtype", "q4_K_M"])
+    report.case("a folder is not quantized", [] if result.code == CONFIG and "q4_K_M is for GGUF files alone" in result.last_error_line() else [str(result)], result)
+    result = run([train, work / "wide.toml", "--overwrite", "--set", "run.export=" + str(work / "end.gguf"), "--set", "run.export_dtype=q6_K"])
+    problems = [] if result.code == 0 and gguf_file.read_fields(work / "end.gguf")[0]["general.file_type"] == 18 else [str(result)]
+    report.case("the end of a run writes a q6_K file", problems, result)
+
+
+def adapter_cases(train, work, report):
+    """An adapter's file has the numbers of peft's folder, rows of queries and keys where llama.cpp has them, and B as llama.cpp's scale wants it."""
+    trained(train, work, "adapted", 32, rank=4, targets='"all-linear"', dropout=0.5, rslora="true", alpha=6, export=f'"{work}/own.gguf"')
+    results = [run([train, "export", work / "adapted", work / name, "--adapter"]) for name in ("peft", "adapter.gguf")]
+    problems = [f"code {result.code}" for result in results if result.code != 0]
+    if not problems:
+        fields, tensors = gguf_file.read_fields(work / "adapter.gguf")
+        problems += is_like(fields, **{"general.type": "adapter", "general.architecture": "llama", "adapter.type": "lora", "adapter.lora.alpha": 6.0})
+        problems += [] if len(tensors) == 8 * 7 * 2 else [f"{len(tensors)} tensors"]
+        problems += [] if (work / "own.gguf").read_bytes() == (work / "adapter.gguf").read_bytes() else ["lora.export wrote another file"]
+        peft = read_tensors(work / "peft" / "adapter_model.safetensors")
+        names = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_output": "self_attn.o_proj", "ffn_down": "mlp.down_proj"}
+        for ours, theirs in names.items():
+            for part in "ab":
+                numbers, dims = gguf_file.read_f32(work / "adapter.gguf", f"blk.5.{ours}.weight.lora_{part}")
+                _, shape, data = peft[f"base_model.model.model.layers.5.{theirs}.lora_{part.upper()}.weight"]
+                wanted = struct.unpack(f"<{len(data) // 4}f", data)
+                if part == "b":
+                    wanted = [2 * value for value in wanted]  # alpha / sqrt(4), where llama.cpp takes alpha / 4
+                if part == "b" and ours in ("attn_q", "attn_k"):  # two heads of 16 rows, of which halves become pairs
+                    rows = [wanted[row * 4:row * 4 + 4] for row in range(32)]
+                    wanted = [value for head in range(2) for i in range(8) for half in range(2) for value in rows[head * 16 + half * 8 + i]]
+                problems += [] if list(numbers) == list(wanted) and dims == shape[::-1] else [f"{ours} {part} has other numbers, or {dims} for {shape}"]
+    report.case("an adapter as GGUF", problems, results[-1])
+    trained(train, work, "saved", 32, rank=4, targets='"all-linear"', modules_to_save='["lm_head"]')
+    result = run([train, "export", work / "saved", work / "saved.gguf", "--adapter"])
+    problems = [] if result.code == MODEL and "no modules that were trained whole" in result.last_error_line() and not (work / "saved.gguf").exists() else [str(result)]
+    report.case("no GGUF of an adapter beside modules that were trained whole", problems, result)
+
+
 def gguf_cases(train, work, report):
     model = (TOKENIZERS / "sentencepiece" / "tokenizer.model").read_bytes()
     config = {"add_bos_token": True, "add_eos_token": False, "added_tokens_decoder": {"0": {"content": "<unk>", "special": True}}}
@@ -183,6 +254,8 @@ def main():
     report = harness.Report()
     with tempfile.TemporaryDirectory(prefix="gguf.") as work:
         gguf_cases(train, pathlib.Path(work), report)
+        block_cases(train, pathlib.Path(work), report)
+        adapter_cases(train, pathlib.Path(work), report)
         pre_tokenizer_cases(train, pathlib.Path(work), report)
         special_token_cases(train, pathlib.Path(work), report)
         export_cases(train, pathlib.Path(work), report)

@@ -42,7 +42,7 @@ def become_subreaper():
 
 def clean_env(extra=None):
     env = {k: v for k, v in os.environ.items() if not k.startswith(_FOREIGN)}
-    env.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+    env.update({"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "ZSHARD_SITE_CONFIG": ""})
     env.update(extra or {})
     return env
 

@@ -5,13 +5,18 @@ Usage: mixtures_test.py TRAIN"""
 import json
 import pathlib
 import shutil
+import struct
 import sys
 import tempfile
 
 import harness
-from huggingface_test import CASES, CONFIG, answers, configure, copied, in_and_out, refused, run, trains
+from huggingface_test import CASES, CONFIG, answers, compare, configure, copied, in_and_out, read_all, refused, run, trains
 
 FAMILIES = ("mixtral", "qwen2-moe", "qwen3-moe", "olmoe")
+
+
+def floats(tensor):
+    return struct.unpack(f"<{len(tensor[2]) // 4}f", tensor[2])
 
 
 def losses_of(out):
@@ -43,6 +48,41 @@ def adapter_cases(train, work, report):
     report.case("adapters beside experts", [] if len(told) == 5 and told[4] < told[0] else [f"losses are {told}"], result)
 
 
+def dealt_cases(train, work, report):
+    """Experts over ranks: steps are transformers', under mpirun and as threads; a run goes on with others, and exports the same."""
+    trains(train, work, report, "mixtral", 4, "experts over 2 ranks and halves of them on 2", experts__parallel=2)
+    trains(train, work, report, "olmoe", name="experts over 4 ranks, all tokens to all", comm__ranks=4, experts__parallel=4, experts__dispatcher="all_gather",
+           shard__layout="per_parameter")
+    trains(train, work, report, "qwen2-moe", 4, "experts over 2 ranks, twice, of the second block alone", experts__parallel=2, experts__group_size=1,
+           experts__apply="blocks.1.*", train__recompute='"block"', shard__strategy="hsdp", shard__group_size=2)
+    trains(train, work, report, "qwen3-moe", 2, "experts over 2 ranks, bf16", experts__parallel=2, precision__param="bf16")
+    shutil.rmtree(work / "out", ignore_errors=True)
+    config = configure(work, CASES / "olmoe")
+    first = run([train, config, "--set", "train.steps=3", "--set", "checkpoint.every=3", "--set", "experts.parallel=2"], 4)
+    shutil.copytree(work / "out", work / "begun") if first.code == 0 else None
+    for ranks, parallel in ((4, 4), (3, 1)):
+        shutil.rmtree(work / "out", ignore_errors=True)
+        shutil.copytree(work / "begun", work / "out") if first.code == 0 else None
+        result = run([train, config, "--resume", "latest", "--set", "train.steps=5", "--set", f"experts.parallel={parallel}", "--set",
+                      f"run.export={work / f'end-{parallel}'}"], ranks)
+        report.case(f"experts over 2 of 4 ranks, then {parallel} of {ranks}", compare(result, work / "out", "olmoe") if first.code == 0 else ["not begun"], result)
+    one, other = (read_all(work / f"end-{parallel}") for parallel in (4, 1))
+    far = max((abs(a - b) for name in one for a, b in zip(floats(one[name]), floats(other[name]), strict=True)), default=1)
+    report.case("and the same model is exported", [] if one.keys() == other.keys() and far < 1e-5 else [f"largest difference {far}"], result)
+    result = run([train, "evaluate", work / "out", CASES / "olmoe" / "tokens.bin", "--set", "train.sequence=64", "--set", "experts.parallel=2"], 2)
+    alone = run([train, "evaluate", work / "out", CASES / "olmoe" / "tokens.bin", "--set", "train.sequence=64"])
+    losses = [float(r.out.split()[1]) if r.code == 0 else None for r in (result, alone)]
+    report.case("experts over ranks in an evaluation", [] if None not in losses and abs(losses[0] - losses[1]) < 1e-5 else [f"losses {losses}"], result)
+    result = run([train, "plan", config, "--ranks", "4", "--set", "experts.parallel=2", "--overwrite"])
+    problems = [f"no {word!r}" for word in ("experts: over 2 ranks (ep), those of each sharded over 2 (efsdp), in 1 replica (edp)",
+                                            "tokens by all_to_all: room for 256 rows of 32 a mixture, 128 on average") if word not in result.out]
+    report.case("a plan names the axes", problems, result)
+    refused(train, work, report, "experts over 2 of 3 ranks", CASES / "mixtral", ["experts.parallel 2 does not divide the job's 3 ranks"], CONFIG, comm__ranks=3,
+            experts__parallel=2)
+    refused(train, work, report, "experts that are not there", CASES / "mixtral", ['experts.apply: "blocks.7.mlp.experts" matches no experts', "blocks.{*}.mlp.experts"],
+            CONFIG, comm__ranks=2, experts__parallel=2, experts__apply="blocks.7.mlp.experts")
+
+
 def refusal_cases(train, work, report):
     refused(train, work, report, "a mixture as GGUF", CASES / "mixtral", ["a mixtral does not become a GGUF file"], run__export=work / "mixtral.gguf")
     for case, changes, words in (
@@ -67,6 +107,7 @@ def main():
         trains(train, work, report, "mixtral", name="blocks recomputed, per parameter", train__recompute='"block"', shard__layout="per_parameter", comm__ranks=2)
         balance_case(train, work, report)
         adapter_cases(train, work, report)
+        dealt_cases(train, work, report)
         refusal_cases(train, work, report)
     return report.exit_code()
 

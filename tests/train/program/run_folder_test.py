@@ -3,6 +3,7 @@
 killed anywhere is started again by one and the same command, and a run's own config.toml can be given again.
 Usage: run_folder_test.py TRAIN [WORD...]   (WORD: only the cases whose name contains one)"""
 
+import ctypes
 import os
 import pathlib
 import shutil
@@ -13,6 +14,7 @@ import harness
 import tiny_run
 from resume_test import CANNOT_CREATE, CONFIG, LIMIT_S, UNUSABLE, Folder, after_lines, compare, expect, whole_run
 
+AT_FDCWD, RENAME_EXCHANGE = -100, 2  # of Linux
 MARK, EVENTS = "zshard-run.txt", "events.out.tfevents.zshard"
 
 
@@ -130,9 +132,10 @@ def linked(train, whole):
         os.unlink(b)
         shutil.move(folder.path / "kept", b)
 
-        def swap(_):
-            shutil.move(b, folder.path / "kept")
-            b.symlink_to(a)
+        def swap(_):  # at once, so that a save finds one or the other
+            (folder.path / "kept").symlink_to(a)
+            if ctypes.CDLL(None, use_errno=True).renameat2(AT_FDCWD, os.fsencode(folder.path / "kept"), AT_FDCWD, os.fsencode(b), RENAME_EXCHANGE):
+                raise OSError(ctypes.get_errno(), "renameat2")
 
         others = contents(a)
         on_start = after_lines(folder.path / "b/metrics.jsonl", 9, swap)

@@ -21,7 +21,7 @@ from watched_job import GONE_S, INTERNAL, LATE_S, LIMIT_S, LOST, TOLD_S, Job, pr
 # Where a rank stops: fault point, the hit that counts, what the line says of the place, further settings.
 PLACES = [
     ("compute", 41, r"step \d+", {}),
-    ("comm.op", 301, r"step \d+, in \w+\(.*\) .*#\d+", {}),
+    ("comm.op", 301, r"step \d+, in (\w+\(.*\) .*#\d+|agreement of all ranks)", {}),  # agreements of the host count among them
     ("data.load", 31, r"step \d+, in reading data", {}),
     ("ckpt.write", 3, r"checkpoint \d+, in writing a checkpoint", {"checkpoint__every": 3}),
     ("init", 1, "in init", {}),

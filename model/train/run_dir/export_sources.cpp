@@ -1,0 +1,70 @@
+#include "model/train/run_dir/export_sources.h"
+
+#include <utility>
+
+#include "model/train/rank/error_line.h"
+#include "runtime/shard/checkpoint/held_state.h"
+#include "runtime/shard/optimizers/optimizer.h"
+
+namespace zs {
+
+CheckpointSource::CheckpointSource(const std::string& folder, bool is_average)
+    : reader_(folder),
+      is_average_(is_average && reader_.manifest().step > 0),
+      evaluation_(saved_evaluation(reader_.manifest().attributes)) {
+  bool has_average = false;
+  for (const CheckpointTensor& tensor : reader_.manifest().tensors) {
+    if (tensor.kind == kMasterKind && tensor.part.index == 0) parameters_.push_back({tensor.parameter, tensor.shape});
+    has_average = has_average || tensor.kind == Optimizer::kAverage;
+  }
+  if (is_average_ && !has_average)
+    throw Error(ExitCode::checkpoint, "the checkpoint has no average of the weights", folder,
+                "leave --average out, or train with train.average");
+}
+
+void CheckpointSource::read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) {
+  auto tensor = is_average_ ? reader_.find(parameter, Optimizer::kAverage) : std::nullopt;
+  if (!tensor) tensor = reader_.find(parameter, kMasterKind);  // a frozen parameter is its own average
+  ZS_CHECK(tensor, "no weights of {}", parameter);
+  reader_.read({{*tensor, first, {out, count, DType::f32, DeviceKind::cpu}}});
+  const auto state = evaluation_ ? reader_.find(parameter, evaluation_->state) : std::nullopt;
+  if (!state) return;
+  std::vector<float> of_state(static_cast<std::size_t>(count));
+  reader_.read({{*state, first, {of_state.data(), count, DType::f32, DeviceKind::cpu}}});
+  evaluation_->apply(out, of_state.data(), count);
+}
+
+SavedWeights::SavedWeights(const std::string& path) : files_(path) {
+  for (const auto& [name, tensor] : files_.tensors())
+    parameters_.push_back({name, Shape(files_.header_of(tensor).shape)});
+}
+
+void SavedWeights::read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) {
+  files_.read(parameter, first * size_of(DType::f32), out, count * size_of(DType::f32));
+}
+
+ImportedWeights::ImportedWeights(std::unique_ptr<WeightImport> weights, std::vector<ParameterShape> parameters)
+    : weights_(std::move(weights)), parameters_(std::move(parameters)) {
+  for (const std::string& warning : weights_->warnings()) print_warning(warning);
+  for (const ParameterShape& parameter : parameters_) columns_[parameter.name] = columns_of(parameter.shape);
+}
+
+void ImportedWeights::read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) {
+  for (const Block& block : blocks_of(first, count, count, count, columns_.at(parameter))) {
+    weights_->read(parameter, block, out);
+    out += block.rows * block.columns;
+  }
+}
+
+BothWeights::BothWeights(std::shared_ptr<ParameterSource> first, std::shared_ptr<ParameterSource> second)
+    : first_(std::move(first)), second_(std::move(second)), parameters_(first_->parameters()) {
+  for (const ParameterShape& parameter : parameters_) of_first_.insert(parameter.name);
+  for (const ParameterShape& parameter : second_->parameters())
+    if (!of_first_.contains(parameter.name)) parameters_.push_back(parameter);
+}
+
+void BothWeights::read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) {
+  (of_first_.contains(parameter) ? first_ : second_)->read(parameter, first, count, out);
+}
+
+}  // namespace zs

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace zs {
+
+/// Folder of a model whose weights a checkpoint leaves out, as the checkpoint names it. A value.
+struct FrozenWeights {
+  std::string folder;      ///< absolute
+  std::int64_t bytes = 0;  ///< length of its weight files
+  std::string hash;        ///< XXH3 of their contents, in the order of their names, as 16 hex digits
+
+  /// Reads all of the folder's weight files. Error(model).
+  static FrozenWeights of(const std::string& folder);
+  /// Folder that a checkpoint's attributes name; none: it holds all weights.
+  static std::optional<FrozenWeights> in(const std::map<std::string, std::string>& attributes);
+  void add_to(std::map<std::string, std::string>& attributes) const;
+
+  /// Checks that `other`, or where that is empty the folder that is named, has these weights, and returns it.
+  /// Error(model), in one line, where it is not there, or has others. Reads all of it.
+  FrozenWeights check(const std::string& other, const std::string& checkpoint) const;
+  /// The folder to read: `other`, or where that is empty the one that is named. Error(model) where it is not there.
+  std::string found(const std::string& other, const std::string& checkpoint) const;
+};
+
+/// Frozen weights that a run's checkpoints name, on its first rank. One thread uses it.
+class FrozenRecord {
+ public:
+  void set(FrozenWeights known) { known_ = std::move(known); }
+  /// Reads the folder in a thread of its own.
+  void read(const std::string& folder);
+  /// Names them in a checkpoint's attributes, once they have been read. Error(model) of the reading.
+  void add_to(std::map<std::string, std::string>& attributes);
+
+ private:
+  std::optional<FrozenWeights> known_;
+  std::future<FrozenWeights> reading_;
+};
+
+}  // namespace zs

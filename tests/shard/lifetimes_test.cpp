@@ -1,0 +1,130 @@
+// Modules, models and graphs that end in the wrong order, models that were moved, and ranks that begin differently.
+#include <catch2/catch.hpp>
+
+#include <memory>
+
+#include "model/nn/batch_norm.h"
+#include "model/nn/linear.h"
+#include "model/sharding/fully_shard.h"
+#include "runtime/shard/optimizers/sgd.h"
+#include "runtime/tensor/arithmetic.h"
+#include "runtime/tensor/reduction.h"
+#include "tests/message_of.h"
+#include "tests/shard/chain_model.h"
+
+namespace zs::test::lifetimes_test {
+namespace {
+
+using Catch::Contains;
+
+struct Net : Layer<Net> {
+  Net() {
+    fully_shard(in);
+    fully_shard(out);
+  }
+  Linear& in = make_child<Linear>("in", 3, 4, LinearOptions{.init = {.normal_std = 0.5f}});
+  BatchNorm& norm = make_child<BatchNorm>("norm", 4);
+  Linear& out = make_child<Linear>("out", 4, 2, LinearOptions{.init = {.normal_std = 0.5f}});
+  Tensor forward(const Tensor& x) { return out(norm(in(x))); }
+};
+
+/// A sharded model, whose parts may be ended in any order.
+struct Parts {
+  explicit Parts(World& of, const FullyShardOptions& options = {})
+      : world(of),
+        device(Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60})),
+        context(*device),
+        model(std::make_unique<ShardedModel>(fully_shard(*net, context, world, options))) {}
+  Tensor loss() { return mean((*net)(Tensor::from_host(context, {2, 3}, std::vector<float>{1, 2, 3, -1, 0, 2}))); }
+
+  World& world;
+  std::unique_ptr<Device> device;
+  Context context;
+  std::unique_ptr<Net> net = std::make_unique<Net>();
+  std::unique_ptr<ShardedModel> model;
+};
+
+}  // namespace
+
+TEST_CASE("a module that ends before its model leaves it nothing to stumble over") {
+  const auto world = make_single_world({});
+  Parts parts(*world);
+  {
+    auto micro_batch = parts.model->micro_batch();
+    parts.loss().backward();
+  }
+  parts.net.reset();
+  SECTION("without a further call") {}
+  SECTION("a micro-batch is refused") {
+    Sgd optimizer(*parts.model, {});
+    optimizer.step(0.1f);
+    CHECK_THAT(coded_message_of([&] { auto micro_batch = parts.model->micro_batch(); }),
+               Contains("64: ") && Contains("norm.weight") && Contains("ended before its model"));
+  }
+  parts.model.reset();
+}
+
+TEST_CASE("a backward after the end of its module or its model is refused by a parameter's name") {
+  const auto world = make_single_world({});
+  Parts parts(*world);
+  const bool is_of_module = GENERATE(true, false);
+  CAPTURE(is_of_module);
+  Tensor loss;
+  const std::string message = coded_message_of([&] {
+    {
+      auto micro_batch = parts.model->micro_batch();
+      loss = parts.loss();
+      if (is_of_module) parts.net.reset();
+      if (is_of_module) loss.backward();  // and the micro-batch is abandoned
+      parts.loss().backward();
+    }
+    parts.model.reset();
+    loss.backward();
+  });
+  CHECK_THAT(message, Contains("64: ") && Contains("has no owner any more"));
+}
+
+TEST_CASE("a model that was moved from is refused") {
+  const auto world = make_single_world({});
+  Parts parts(*world);
+  const ShardedModel other = std::move(*parts.model);
+  CHECK_THAT(coded_message_of([&] { auto micro_batch = parts.model->micro_batch(); }),
+             Contains("64: ") && Contains("moved from"));
+  CHECK_THAT(coded_message_of([&] { Sgd(*parts.model, {}); }), Contains("64: ") && Contains("moved from"));
+}
+
+TEST_CASE("ranks that shard a model differently are told so before they share memory") {
+  const auto differing = GENERATE(0, 1, 2);
+  CAPTURE(differing);
+  const auto messages = on_ranks(2, [&](World& world) {
+    FullyShardOptions options;
+    if (world.rank() == 1 && differing == 0) options.shard.scheme.strategy = Strategy::ddp;
+    if (world.rank() == 1 && differing == 1) options.shard.zero_copy = false;
+    if (world.rank() == 1 && differing == 2) options.shard.checks_writes = true;
+    return coded_message_of([&] { const Parts parts(world, options); });
+  });
+  for (const std::string& message : messages)
+    CHECK_THAT(message, Contains("72: ") && Contains("rank 0 by strategy zero3") && Contains("rank 1 by"));
+}
+
+TEST_CASE("a parameter that is trained again within a micro-batch is a mistake of the caller's") {
+  const auto world = make_single_world({});
+  Parts parts(*world);
+  for (const auto& parameter : parts.net->out.own_parameters()) parameter->set_trainable(false);
+  CHECK_THAT(coded_message_of([&] {
+               auto micro_batch = parts.model->micro_batch();
+               const Tensor loss = parts.loss();
+               for (const auto& parameter : parts.net->out.own_parameters()) parameter->set_trainable(true);
+               loss.backward();
+             }),
+             Contains("64: ") && Contains("out.") && Contains("set_trainable()"));
+}
+
+TEST_CASE("checks_writes is refused where it could see nothing") {
+  const auto world = make_single_world({});
+  CHECK_THAT(coded_message_of([&] { Parts(*world, {.shard = {.checks_writes = true}}); }),
+             Contains("64: ") && Contains("checks_writes sees no write to unit"));
+  const Parts narrow(*world, {.shard = {.precision = {.param = DType::bf16}, .checks_writes = true}});
+}
+
+}  // namespace zs::test::lifetimes_test
