@@ -55,6 +55,9 @@ MpiExchange::MpiExchange(MPI_Comm comm, double timeout_s) : comm_(comm), timeout
 }
 
 MpiExchange::~MpiExchange() {
+  // Messages of a failed operation may still be on their way: MPICH would let them into the next communicator, to which
+  // it gives the number of one that is freed.
+  if (has_failed_) return;
   int finalized = 0;
   // A communicator that cannot be freed any more is MPI's to clean up: nothing to do about either code.
   if (MPI_Finalized(&finalized) == MPI_SUCCESS && !finalized && MPI_Comm_free(&comm_) != MPI_SUCCESS)

@@ -62,6 +62,16 @@ void exit_if_launcher_hangs(int code) noexcept {
   }
 }
 
+/// Hydra ends at once, without what its ranks have just said: the reason must be through before it hears of the end.
+void let_launcher_read() noexcept {
+  static constexpr auto kLongEnough = std::chrono::milliseconds(200);
+  try {
+    if (read_launch().manager == ProcessManager::pmi) std::this_thread::sleep_for(kLongEnough);
+  } catch (const std::exception&) {
+    errno = 0;  // no memory: the line may be lost
+  }
+}
+
 /// Text of Open MPI about MPI_Abort, which mpirun -q hides, would stand behind the line that says why.
 void hide_text_of_abort() noexcept {
   try {
@@ -147,6 +157,7 @@ void MpiWorld::abort(int code) noexcept {
   watchdog_->note_reported();
   watchdog_->stand_down();
   exit_if_launcher_hangs(code);
+  let_launcher_read();
   hide_text_of_abort();
   if (MPI_Abort(MPI_COMM_WORLD, code) != MPI_SUCCESS) std::abort();
 }
@@ -211,8 +222,11 @@ std::string mpi_version() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
   int length = 0;
   check_mpi(MPI_Get_library_version(text.data(), &length), "MPI_Get_library_version");
-  const std::string_view whole(text.data());
-  return std::string(whole.substr(0, whole.find_first_of(",\n")));
+  std::string_view whole(text.data());
+  whole = whole.substr(0, whole.find_first_of(",\n"));
+  constexpr std::string_view kMpich = "MPICH Version:";  // and blanks, then the number
+  if (!whole.starts_with(kMpich)) return std::string(whole);
+  return fmt::format("MPICH v{}", whole.substr(std::min(whole.size(), whole.find_first_not_of(" \t", kMpich.size()))));
 }
 
 std::unique_ptr<MpiWorld> start_mpi_world(const WorldOptions& options) {

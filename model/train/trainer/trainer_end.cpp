@@ -83,6 +83,8 @@ void Trainer::print_how_to_stop() const {
     print_to_stdout(
         "to stop and save: SIGUSR1 to mpirun; after Ctrl-C or SIGTERM it kills within about 1 s (--mca "
         "odls_base_sigkill_timeout SECONDS)\n");
+  if (launch.manager == ProcessManager::pmi && launch.slurm_step.empty())
+    print_to_stdout("to stop and save: Ctrl-C, or SIGTERM or SIGUSR1 to {}\n", launch.launcher);
   if (!launch.slurm_step.empty())
     print_to_stdout(
         "to stop and save: scancel --signal=USR1 {}; without --signal Slurm kills after KillWait (30 s by default)\n",

@@ -47,8 +47,22 @@ def clean_env(extra=None):
     return env
 
 
-def mpirun(ranks, command):
-    return ["mpirun", "-q", "--oversubscribe", "--mca", "btl", "self,vader", "-np", str(ranks), *map(str, command)]
+def is_mpich():
+    """Whether the programs are built with MPICH, so that its launcher, Hydra, starts their ranks."""
+    return os.environ.get("ZSHARD_TEST_MPI") == "mpich"
+
+
+def mpirun(ranks, command, *more):
+    """The command under the launcher of the MPI that the programs are built with. `more`: (ranks, command) of those that start another one."""
+    line = ["mpiexec.mpich"] if is_mpich() else ["mpirun", "-q", "--oversubscribe", "--mca", "btl", "self,vader"]
+    for i, (count, words) in enumerate([(ranks, command), *more]):
+        line += [*([":"] if i > 0 else []), "-n" if is_mpich() else "-np", str(count), *map(str, words)]
+    return line
+
+
+def ranks_of(launcher):
+    """Processes of the ranks that the launcher of this pid has started on this machine. Hydra starts them through a proxy."""
+    return [rank for proxy in children(launcher) for rank in children(proxy)] if is_mpich() else children(launcher)
 
 
 def in_namespace(*flags):

@@ -240,10 +240,11 @@ def links(train, whole):
             (folder.path / "records").mkdir(exist_ok=True)
             (folder.path / "records/rank-0.txt").write_text("precious\n" * 3)
             make()
-            on_start = after_lines(out / "metrics.jsonl", 10, lambda p: [os.kill(c, signal.SIGKILL) for c in harness.children(p.pid)[-1:]])
+            on_start = after_lines(out / "metrics.jsonl", 10, lambda p: [os.kill(c, signal.SIGKILL) for c in harness.ranks_of(p.pid)[-1:]])
             (out / "metrics.jsonl").write_bytes(metrics)
             result = folder.start("--resume", "latest", ranks=2, train__steps=10**6, train__lr="1e-6", on_start=on_start)
-            problems += [] if "rank 1 has died" in result.err else [f"no rank has died: {result}"]
+            # Hydra kills the others at once, before one can say so.
+            problems += [] if harness.is_mpich() or "rank 1 has died" in result.err else [f"no rank has died: {result}"]
             problems += [] if (folder.path / target).read_text() == "precious\n" * 3 else [f"{target} was overwritten by a flight record"]
             os.unlink(out / "flight") if (out / "flight").is_symlink() else shutil.rmtree(out / "flight")
         problems += [] if victim.read_text() == "precious\n" * 3 else ["the victim was changed"]

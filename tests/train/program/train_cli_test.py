@@ -139,7 +139,7 @@ def run_mute(train, report):
             ("a loss that is not finite", ["{config}", "--set", "train.steps=60", "--set", "train.lr=100", "--set", "train.weight_decay=100",
                                            "--set", "train.clip=0", "--set", "train.warmup=0", "--set", "train.schedule=constant"], NON_FINITE),
         ):
-            for ranks in (None, 3) if redirected == "2>/dev/full" and name != "a loss that is not finite" else (None,):
+            for ranks in (None, 3) if redirected == "2>/dev/full" and not harness.is_mpich() and name != "a loss that is not finite" else (None,):
                 with tempfile.TemporaryDirectory(prefix="train_cli.") as folder:
                     config = tiny_run.write_files(folder)
                     command = harness.launch(ranks, [train, *[a.format(config=config) for a in arguments]])
@@ -291,7 +291,7 @@ def main():
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     report = harness.Report()
     run_help(train, "--help", ["--set", "train plan", "--version", "--overwrite", "--verify-order", "--verify-data"], report)
-    run_help(train, "--version", ["zshard 0.1.0", "CUDA: ", "MPI: Open MPI v", "oneDNN: ", "CPU kernels: "], report)
+    run_help(train, "--version", ["zshard 0.1.0", "CUDA: ", "MPI: MPICH v" if harness.is_mpich() else "MPI: Open MPI v", "oneDNN: ", "CPU kernels: "], report)
     run_units(train, report)
     run_plans(train, report)
     run_transports(train, report)
