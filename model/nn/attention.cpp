@@ -112,6 +112,7 @@ Tensor Attention::out_proj(const Tensor& gathered) {
 
 Tensor Attention::heads(const Tensor& x, const Documents& documents, const Tensor& mask) {
   const ForwardScope scope = enter();
+  qkv_.check_rows_are_whole("the rows of queries, keys and values");
   Tensor qkv = normalized(qkv_(x));
   if (options_.rotary) {
     RotaryOptions turn = *options_.rotary;

@@ -1,5 +1,9 @@
 #include "model/nn/linear.h"
 
+#include "runtime/base/usage_error.h"
+#include "runtime/shard/collectives/collectives.h"
+#include "runtime/tensor/arithmetic.h"
+
 namespace zs {
 
 Linear::Linear(std::string path, std::int64_t in, std::int64_t out, const LinearOptions& options)
@@ -8,14 +12,51 @@ Linear::Linear(std::string path, std::int64_t in, std::int64_t out, const Linear
       bias_(options.has_bias ? &add_parameter("bias", {out}, {}, false) : nullptr) {}
 
 Tensor Linear::forward(const Tensor& x) {
-  const Tensor in = input(x), y = linear(in, weight_, bias_);
-  return is_adapted() ? add_adapters(y, in, adapters_) : y;
+  Communicator* const ranks = find_ranks();
+  if (ranks == nullptr) {
+    const Tensor in = input(x), y = linear(in, weight_, bias_);
+    return is_adapted() ? add_adapters(y, in, adapters_) : y;
+  }
+  if (weight_.part().dim == 0) return linear(rows_input(*ranks, x), weight_, bias_);
+  const Tensor part = linear(input(x), weight_, nullptr);
+  const Tensor sum = sum_of_parts(*ranks, cast(part, DType::f32));
+  return cast(bias_ != nullptr ? sum + cast(as_tensor(sum.context(), *bias_), DType::f32) : sum, part.dtype());
 }
 
 Tensor Linear::forward_gelu(const Tensor& x, GeluKind kind) {
   const ForwardScope scope = enter();
-  if (is_adapted()) return gelu(forward(x), kind);
-  return linear_gelu(input(x), weight_, bias_, kind);
+  Communicator* const ranks = find_ranks();
+  if (is_adapted() || (ranks != nullptr && weight_.part().dim != 0)) return gelu(forward(x), kind);
+  return linear_gelu(ranks != nullptr ? rows_input(*ranks, x) : input(x), weight_, bias_, kind);
+}
+
+Tensor Linear::rows_input(Communicator& ranks, const Tensor& x) const {
+  const Tensor in = input(x);
+  return cast(input_of_parts(ranks, cast(in, DType::f32)), in.dtype());
+}
+
+Communicator* Linear::find_ranks() const {
+  const ParameterPart& part = weight_.part();
+  const bool has_whole_bias = bias_ == nullptr || bias_->part().is_whole();
+  if (part.is_whole() && has_whole_bias) return nullptr;
+  const Executor& executor = owner()->executor();
+  const auto& unit = executor.units().at(static_cast<std::size_t>(owner_unit()));
+  const std::string& axis = unit.placement->options.partition.axis;
+  const auto refuse = [&](const char* why, const char* what_to_do) {
+    throw UsageError(fmt::format("\"{}\" is cut over axis {}, {}", path(), axis, why), what_to_do);
+  };
+  if (executor.groups().grid().reads_data(axis))
+    refuse("whose ranks read different data", "cut it over an axis of reads_data = false");
+  if (bias_ != nullptr && has_whole_bias == (part.dim == 0 && !part.is_whole()))
+    refuse("and its bias does not go with that", "cut the bias on dim 0 where the weight is, and nowhere else");
+  if (is_adapted()) refuse("and has adapters", "leave one of the two out");
+  return &executor.groups().along(axis);
+}
+
+void Linear::check_rows_are_whole(const char* what) const {
+  const ParameterPart& part = weight_.part();
+  if (part.is_whole() || part.dim != 0) return;
+  throw UsageError(fmt::format("\"{}\" is cut on dim 0, across {}", path(), what), "leave it whole on every rank");
 }
 
 void Linear::add_adapter(LoraAdapter& adapter) { adapters_.push_back(&adapter); }

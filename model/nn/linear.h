@@ -8,6 +8,8 @@
 
 namespace zs {
 
+class Communicator;
+
 /// Weights are normal with this deviation.
 inline constexpr float kWeightDeviation = 0.02f;
 
@@ -19,6 +21,12 @@ struct LinearOptions {
 
 /// y = x weight^T + bias: "weight" (out, in), and "bias" (out), which begins at zero and does not decay. Adapters may
 /// add to it.
+///
+/// Its unit's Partition may cut it over an axis whose ranks read the same data (Shoeybi et al. 2019): weight and bias
+/// on dim 0, then x is alike on the ranks and each has some of y's last dim; or the weight alone on dim 1, then each
+/// has some of x's last dim, y is alike, and the bias is added once. Sums over the ranks are of f32, the same bits on
+/// each. The model then dies before its World. UsageError of a forward where the two are cut otherwise, the ranks read
+/// different data, or adapters are on.
 class Linear : public Layer<Linear> {
  public:
   Linear(std::string path, std::int64_t in, std::int64_t out, const LinearOptions& options = {});
@@ -30,10 +38,17 @@ class Linear : public Layer<Linear> {
 
   /// Weight, for a head.
   Parameter& weight() { return weight_; }
+  /// UsageError if its rows are cut, for who has several blocks of them (`what`): equal parts would cross the blocks.
+  void check_rows_are_whole(const char* what) const;
   /// Adds an adapter of rows that come after those of the adapter before. The block owns it.
   void add_adapter(LoraAdapter& adapter);
 
  private:
+  /// Ranks that have the other parts; null where this one has all.
+  Communicator* find_ranks() const;
+  /// x for a part of the weight's rows.
+  Tensor rows_input(Communicator& ranks, const Tensor& x) const;
+
   Parameter& weight_;
   Parameter* bias_;  // null: none
   bool is_adapted() const { return !adapters_.empty() && adapters_.front()->is_on(); }

@@ -26,7 +26,10 @@ Mlp::Mlp(std::string path, const MlpOptions& options)
 
 Tensor Mlp::body(const Tensor& x) {
   const ForwardScope scope = enter();
-  if (is_gated(activation_)) return gated(up_(x), activation_);
+  if (is_gated(activation_)) {
+    up_.check_rows_are_whole("a gate's rows and the others");
+    return gated(up_(x), activation_);
+  }
   if (activation_ == Activation::relu) return relu(up_(x));
   return up_.forward_gelu(x, activation_ == Activation::gelu_erf ? GeluKind::erf : GeluKind::tanh);
 }
