@@ -12,6 +12,7 @@ namespace zs {
 struct EvaluateRequest {
   std::vector<std::string> files;  ///< files, patterns, folders; none: the validation data
   std::string logits;              ///< a new file for them; empty: none
+  std::string out;                 ///< a new file for what each line of tasks came to; empty: none
   std::string program_folder;      ///< validation data is looked up there, too
 };
 

@@ -1,0 +1,116 @@
+#include "model/train/inference/evaluate_tasks.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "model/data/output_file.h"
+#include "model/train/inference/task_run.h"
+#include "model/train/rank/agreed.h"
+#include "model/train/rank/print.h"
+#include "model/train/rank/stop_signal.h"
+#include "model/weights/end_tokens.h"
+
+namespace zs {
+namespace {
+
+std::vector<Task> read_tasks(const std::vector<std::string>& files) {
+  std::vector<Task> tasks;
+  for (const std::string& file : files) tasks.push_back(read_task(file));
+  return tasks;
+}
+
+/// Collective: 0, or 72 where ranks have other files than the first.
+int agree_on_tasks(World& world, const std::vector<Task>& tasks) {
+  std::vector<std::uint64_t> digests;
+  for (const Task& task : tasks) digests.push_back(task.digest);
+  const std::string own = fmt::format("digest {:016x}", fmt::join(digests, ", "));
+  const std::string first = from_first(world, own);
+  return agreed(world, [&] {
+    if (own != first)
+      throw Error(ExitCode::ranks_disagree, "the ranks differ: this one's tasks are others than rank 0's", "FILE...",
+                  "give every rank the same files");
+  });
+}
+
+std::vector<std::int32_t> ends_of(const Inference& inference, const Tokenizer* tokenizer) {
+  std::vector<std::int32_t> ends;
+  if (!inference.model().folder.empty()) ends = end_tokens_of(inference.model().folder);
+  if (tokenizer != nullptr && tokenizer->end_of_text()) ends.push_back(*tokenizer->end_of_text());
+  return ends;
+}
+
+void write_outcomes(OutputFile& file, const TaskRun& run) {
+  for (std::size_t task = 0; task < run.tasks().size(); ++task)
+    for (std::size_t line = 0; line < run.outcomes()[task].size(); ++line) {
+      const std::string text = outcome_line(run.tasks()[task], line, run.outcomes()[task][line]);
+      file.write(text.data(), text.size());
+    }
+  file.commit();
+}
+
+void note_truncated(std::int64_t count, std::int64_t sequence) {
+  if (count > 0)
+    print_note(
+        fmt::format("{} prompts are longer than the model sees with what follows them, and lose their beginning "
+                    "(train.sequence = {})",
+                    count, sequence));
+}
+
+}  // namespace
+
+bool are_tasks(const Config& config, const EvaluateRequest& request) {
+  const std::string field = config.data.format == "jsonl" ? config.data.field : "";
+  const auto tasks = std::count_if(request.files.begin(), request.files.end(),
+                                   [&](const std::string& file) { return is_task_file(file, field); });
+  if (tasks > 0 && tasks < std::ssize(request.files))
+    throw Error(ExitCode::usage, "some of the files are tasks, and some are data", "FILE...",
+                "evaluate them one after the other");
+  if (tasks > 0 && !request.logits.empty())
+    throw Error(ExitCode::usage, "--logits are of a text, and the files are tasks", "--logits",
+                "leave it out; --out writes what each line came to");
+  if (tasks == 0 && !request.out.empty())
+    throw Error(ExitCode::usage, "--out is of tasks, and there are none", "--out",
+                "leave it out, or name files of tasks (docs/inference.md)");
+  return tasks > 0;
+}
+
+int evaluate_tasks(Inference& inference, const EvaluateRequest& request) {
+  World& world = inference.world();
+  const Config config = inference.config();
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::optional<TaskTokens> tokens;
+  std::optional<TaskRun> run;
+  std::optional<OutputFile> out;
+  std::vector<Task> tasks;
+  if (const int code = agreed(world, [&] { tasks = read_tasks(request.files); }); code != 0) return code;
+  if (const int code = agree_on_tasks(world, tasks); code != 0) return code;
+  const auto prepare = [&] {
+    if (!config.data.tokenizer.empty()) tokenizer = open_tokenizer(config.data.tokenizer);
+    tokens.emplace(config, tokenizer.get());
+    run.emplace(std::move(tasks), *tokens, ends_of(inference, tokenizer.get()), config.train.micro_batch);
+    if (inference.is_first() && !request.out.empty()) out.emplace(request.out, OutputRule{});
+  };
+  if (const int code = agreed(world, prepare); code != 0) return code;
+  if (inference.is_first()) note_truncated(tokens->truncated(), config.train.sequence);
+  inference.limit_sequence(run->longest());
+  if (const int code = inference.start([&](Session& session) { run->enqueue_shapes(session); }); code != 0) return code;
+  std::int64_t rounds = 0;
+  const auto begins = [&](std::int64_t) {
+    if (is_stop_requested()) throw Error(ExitCode::stopped, "stopped on request", "", "nothing was changed");
+    inference.watch().enter(rounds == 0 ? Phase::first_step : Phase::step, rounds + 1);
+    ++rounds;
+  };
+  if (const int code = run->run(inference.session(), world, begins); code != 0) return code;
+  inference.watch().enter(Phase::ending);
+  const auto write = [&] {
+    if (out) write_outcomes(*out, *run);
+  };
+  if (const int code = agreed(world, write); code != 0) return code;
+  if (inference.is_first()) print_to_stdout("{}", AsIs{figures_table(run->tasks(), run->outcomes())});
+  return inference.end(false);
+}
+
+}  // namespace zs
