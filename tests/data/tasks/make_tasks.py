@@ -74,6 +74,7 @@ def edges():
     long = " ".join(f"and {i} begat {i + 1}" for i in range(60))
     for prompt in ("The end  ", "The end\n", "", long, long + " \n "):
         yield {"prompt": prompt, "choices": ["of all", "ἀρχή", "é", "a far longer choice than the others are, so that length counts"], "answer": 1}
+    yield {"prompt": "The end", "choices": ["日本語", ":"], "answer": 1}  # by bytes the first, by characters the second
 
 
 def bare():
