@@ -68,20 +68,20 @@ Config step_config(const StepOptions& options, int ranks) {
 
 ReadSamples made_up_samples(const Config& config) {
   return [&config, rng = CounterRng(static_cast<std::uint64_t>(config.train.seed), hash_name("made-up tokens"))](
-             std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
+             std::int64_t first) {
     const std::int64_t sequence = config.train.sequence;
     const auto token = [&](std::int64_t sample, std::int64_t position) {
       const auto counter = static_cast<std::uint64_t>(sample * (sequence + 1) + position);
       return static_cast<std::int32_t>(rng.bits(counter) % static_cast<std::uint64_t>(config.model.vocab));
     };
-    inputs.clear();
-    targets.clear();
+    SampleBatch batch;
     for (std::int64_t sample = first; sample < first + config.train.micro_batch; ++sample) {
       for (std::int64_t position = 0; position < sequence; ++position) {
-        inputs.push_back(token(sample, position));
-        targets.push_back(token(sample, position + 1));
+        batch.inputs.push_back(token(sample, position));
+        batch.targets.push_back(token(sample, position + 1));
       }
     }
+    return batch;
   };
 }
 

@@ -163,11 +163,11 @@ void SampleSource::read_window(std::int64_t sample, std::vector<std::int32_t>& w
   corpus_->read(first_ + window_of(sample) * sequence_, sequence_ + 1, window.data());
 }
 
-void SampleSource::fill_one(std::int64_t sample, std::int32_t* inputs, std::int32_t* targets,
+void SampleSource::read_one(std::int64_t sample, std::int32_t* inputs, std::int32_t* targets,
                             std::vector<std::int64_t>& lengths) const {
   if (mixed_) {
     const SourceMixture::Place place = mixed_->mixture.at(sample);
-    return mixed_->sources[place.source].fill_one(place.sample, inputs, targets, lengths);
+    return mixed_->sources[place.source].read_one(place.sample, inputs, targets, lengths);
   }
   if (packed_) return packed_->read(window_of(sample), inputs, targets, lengths);
   std::vector<std::int32_t> window;
@@ -176,12 +176,14 @@ void SampleSource::fill_one(std::int64_t sample, std::int32_t* inputs, std::int3
   std::copy(window.begin() + 1, window.end(), targets);
 }
 
-std::vector<std::int64_t> SampleSource::fill(std::int64_t first_sample, std::int64_t count, std::int32_t* inputs,
-                                             std::int32_t* targets) const {
-  std::vector<std::int64_t> lengths;
+SampleBatch SampleSource::read(std::int64_t first_sample, std::int64_t count) const {
+  SampleBatch batch;
+  batch.inputs.resize(static_cast<std::size_t>(count * sequence_));
+  batch.targets.resize(batch.inputs.size());
   for (std::int64_t i = 0; i < count; ++i)
-    fill_one(first_sample + i, inputs + i * sequence_, targets + i * sequence_, lengths);
-  return lengths;
+    read_one(first_sample + i, batch.inputs.data() + i * sequence_, batch.targets.data() + i * sequence_,
+             batch.lengths);
+  return batch;
 }
 
 std::int64_t SampleSource::targets(std::int64_t first_sample, std::int64_t count) const {

@@ -9,6 +9,7 @@
 
 #include "model/data/corpus.h"
 #include "model/data/packed_documents.h"
+#include "model/data/sample_batch.h"
 #include "model/data/source_mixture.h"
 #include "model/tokenizer/tokenizer.h"
 
@@ -19,7 +20,7 @@ namespace zs {
 ///
 /// Sample s belongs to epoch s / windows(). With a seed every epoch draws all windows once, in an order that is a
 /// function of (seed, epoch) alone; so sample s is the same window for any number of ranks and after any restart.
-/// Without a seed windows come in file order. Shares the corpus; immutable, any thread may fill.
+/// Without a seed windows come in file order. Shares the corpus; immutable, any thread may read.
 class SampleSource {
  public:
   /// Tokens [first, first + count) of `corpus`; at least sequence + 1 of them.
@@ -38,10 +39,8 @@ class SampleSource {
   std::int64_t documents() const { return documents_; }
   /// The window that sample `sample` >= 0 is; not of a mixture.
   std::int64_t window_of(std::int64_t sample) const;
-  /// Samples [first_sample, first_sample + count): inputs and targets (count, T), targets one token later. The lengths
-  /// of the documents in them; none: each is one.
-  std::vector<std::int64_t> fill(std::int64_t first_sample, std::int64_t count, std::int32_t* inputs,
-                                 std::int32_t* targets) const;
+  /// Samples [first_sample, first_sample + count), targets one token later.
+  SampleBatch read(std::int64_t first_sample, std::int64_t count) const;
   /// Count of the targets that count in these samples; no data is read.
   std::int64_t targets(std::int64_t first_sample, std::int64_t count) const;
   /// True if any of its windows has one.
@@ -63,7 +62,7 @@ class SampleSource {
     SourceMixture mixture;
   };
   void read_window(std::int64_t sample, std::vector<std::int32_t>& window) const;
-  void fill_one(std::int64_t sample, std::int32_t* inputs, std::int32_t* targets,
+  void read_one(std::int64_t sample, std::int32_t* inputs, std::int32_t* targets,
                 std::vector<std::int64_t>& lengths) const;
 
   std::shared_ptr<const Corpus> corpus_;

@@ -7,7 +7,7 @@
 
 namespace zs {
 
-ReadAhead::ReadAhead(Read read, Range range, std::size_t depth)
+ReadAhead::ReadAhead(ReadSamples read, Range range, std::size_t depth)
     : read_(std::move(read)),
       after_(std::move(range.next)),
       end_(range.end),

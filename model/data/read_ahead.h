@@ -7,15 +7,10 @@
 #include <functional>
 #include <mutex>
 #include <thread>
-#include <vector>
+
+#include "model/data/sample_batch.h"
 
 namespace zs {
-
-/// The samples of a micro-batch.
-struct SampleBatch {
-  std::vector<std::int32_t> inputs, targets;
-  std::vector<std::int64_t> lengths;  ///< as SampleSource::fill gives them
-};
 
 /// Reads micro-batches before they are asked for, on a thread of its own: those that begin with the samples `first`,
 /// next(first), and so on up to `end`, at most `depth` of them ahead. One thread takes them.
@@ -26,10 +21,9 @@ class ReadAhead {
     std::function<std::int64_t(std::int64_t first)> next;
     std::int64_t end;
   };
-  using Read = std::function<SampleBatch(std::int64_t first)>;
 
   /// The first one is read from here on. `read` is called by the thread.
-  ReadAhead(Read read, Range range, std::size_t depth);
+  ReadAhead(ReadSamples read, Range range, std::size_t depth);
   ~ReadAhead();
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
@@ -48,7 +42,7 @@ class ReadAhead {
   void work();
   void wait_for_front(std::unique_lock<std::mutex>& lock);
 
-  const Read read_;
+  const ReadSamples read_;
   const std::function<std::int64_t(std::int64_t first)> after_;
   const std::int64_t end_;
   const std::size_t depth_;

@@ -92,11 +92,11 @@ TokenBatch TokenDataset::read(Context& context, std::int64_t first, std::int64_t
   if (first < 0 || count < 0)
     throw UsageError(fmt::format("{} samples from {} on", count, first), "samples are counted from 0");
   const Shape shape{count, options_.sequence};
-  std::vector<std::int32_t> inputs(static_cast<std::size_t>(shape.numel())), targets(inputs.size());
   try {
-    const std::vector<std::int64_t> lengths = source_->fill(first, count, inputs.data(), targets.data());
-    return {Tensor::from_host(context, shape, std::move(inputs)), Tensor::from_host(context, shape, std::move(targets)),
-            lengths.empty() ? Documents() : Documents(lengths)};
+    SampleBatch samples = source_->read(first, count);
+    return {Tensor::from_host(context, shape, std::move(samples.inputs)),
+            Tensor::from_host(context, shape, std::move(samples.targets)),
+            samples.lengths.empty() ? Documents() : Documents(std::move(samples.lengths))};
   } catch (const Error& error) {
     throw without_keys(error);
   }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/together.h"
 #include "model/data/output_file.h"
 #include "model/families/family.h"
 #include "model/families/hf_config.h"
@@ -15,7 +16,6 @@
 #include "model/weights/weight_export.h"
 #include "model/weights/weight_import.h"
 #include "runtime/base/standard_streams.h"
-#include "runtime/shard/checkpoint/checkpoint.h"
 #include "runtime/shard/checkpoint/held_state.h"
 #include "runtime/shard/runtime/unshard_scope.h"
 

@@ -9,13 +9,13 @@
 #include <thread>
 
 #include "comm/health/watchdog.h"
+#include "comm/together.h"
 #include "kernels/kernels.h"
 #include "model/job/rank_device.h"
 #include "model/job/rank_gpus.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/base/usage_error.h"
 #include "runtime/device/cpu_topology.h"
-#include "runtime/shard/checkpoint/checkpoint.h"
 
 namespace zs {
 namespace {

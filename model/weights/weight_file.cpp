@@ -8,10 +8,10 @@
 #include <memory>
 #include <set>
 
+#include "comm/together.h"
 #include "model/weights/file_dtype.h"
 #include "model/weights/safetensors.h"
 #include "model/weights/weight_files.h"
-#include "runtime/shard/checkpoint/checkpoint.h"
 #include "runtime/shard/checkpoint/held_state.h"
 #include "runtime/shard/runtime/unshard_scope.h"
 #include "runtime/tensor/host_view.h"

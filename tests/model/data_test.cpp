@@ -154,8 +154,8 @@ TEST_CASE("an epoch draws every window once, each as inputs and targets one toke
   REQUIRE(train.windows() == 112);  // floor(899 / 8)
   std::set<std::int32_t> starts;
   for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
-    std::vector<std::int32_t> inputs(112 * 8), targets(112 * 8);
-    train.fill(epoch * 112, 112, inputs.data(), targets.data());
+    const auto [inputs, targets, lengths] = train.read(epoch * 112, 112);
+    REQUIRE(inputs.size() == 112 * 8);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       REQUIRE(targets[i] == inputs[i] + 1);
       REQUIRE(inputs[i] == inputs[i / 8 * 8] + static_cast<std::int32_t>(i % 8));
@@ -173,10 +173,10 @@ TEST_CASE("the order is a function of seed and epoch and the same in any cut") {
   TempDir dir;
   DatasetOptions options = counting_options(dir, 1000, 8);
   const SampleSource whole = open_dataset(options).train;
-  std::vector<std::int32_t> all(24 * 8), part(8), ignored(24 * 8);
-  whole.fill(100, 24, all.data(), ignored.data());  // over the epoch's end
+  const std::vector<std::int32_t> all = whole.read(100, 24).inputs;  // over the epoch's end
   for (int i = 0; i < 24; ++i) {
-    whole.fill(100 + i, 1, part.data(), ignored.data());
+    const std::vector<std::int32_t> part = whole.read(100 + i, 1).inputs;
+    REQUIRE(part.size() == 8);
     CHECK(std::equal(part.begin(), part.end(), all.begin() + i * 8));
   }
   options.seed = 8;
@@ -276,8 +276,7 @@ TEST_CASE("the last tenth is for validation, in file order") {
   REQUIRE(data.validation);
   CHECK(data.validation->tokens() == 100);
   CHECK(data.validation->windows() == 12);
-  std::vector<std::int32_t> inputs(13 * 8), targets(13 * 8);
-  data.validation->fill(0, 13, inputs.data(), targets.data());
+  const std::vector<std::int32_t> inputs = data.validation->read(0, 13).inputs;
   for (std::size_t i = 0; i < 12 * 8; ++i) CHECK(inputs[i] == 900 + static_cast<std::int32_t>(i));
   CHECK(inputs[12 * 8] == 900);  // starts over
 }

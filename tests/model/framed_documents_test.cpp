@@ -53,8 +53,7 @@ TEST_CASE("where the tokenizer ends each text itself, a document has one end, an
   options.tokenizer = std::shared_ptr<const Tokenizer>(open_tokenizer(dir.path()));
   options.vocab = 4;
   options.documents.prompt_field = "q";
-  std::vector<std::int32_t> inputs(kSequence), targets(kSequence);
-  open_dataset(options).train.fill(0, 1, inputs.data(), targets.data());
+  auto [inputs, targets, lengths] = open_dataset(options).train.read(0, 1);
   inputs.resize(6), targets.resize(6);
   CHECK(inputs == std::vector<std::int32_t>{0, 1, 2, 3, 1, 3});
   CHECK(targets == std::vector<std::int32_t>{kIgnoredTarget, 2, 3, kIgnoredTarget, 3, kIgnoredTarget});
@@ -90,9 +89,9 @@ std::shared_ptr<const Tokenizer> framing_tokenizer(const TempDir& dir) {
 std::vector<std::int32_t> ids_of(const DatasetOptions& options) {
   const SampleSource source = open_dataset(options).train;
   REQUIRE(source.windows() == 1);
-  std::vector<std::int32_t> inputs(static_cast<std::size_t>(options.sequence)), targets(inputs.size());
-  inputs.resize(static_cast<std::size_t>(source.fill(0, 1, inputs.data(), targets.data()).front()));
-  return inputs;
+  SampleBatch batch = source.read(0, 1);
+  batch.inputs.resize(static_cast<std::size_t>(batch.lengths.front()));
+  return batch.inputs;
 }
 
 }  // namespace
@@ -194,8 +193,7 @@ TEST_CASE("documents through a tokenizer end with its end-of-text token, and a p
     options.threads = threads;
     const SampleSource source = open_dataset(options).train;
     REQUIRE(source.windows() == 1);
-    std::vector<std::int32_t> inputs(16), own(16);
-    const auto lengths = source.fill(0, 1, inputs.data(), own.data());
+    auto [inputs, own, lengths] = source.read(0, 1);
     CHECK(lengths[0] == std::ssize(wanted));
     inputs.resize(wanted.size()), own.resize(wanted.size());
     CHECK(inputs == wanted);

@@ -34,11 +34,11 @@ struct Row {
 };
 
 Row row_of(const SampleSource& source, std::int64_t sample) {
-  std::vector<std::int32_t> inputs(kSequence), targets(kSequence);
+  const SampleBatch batch = source.read(sample, 1);
   Row row;
-  row.lengths = source.fill(sample, 1, inputs.data(), targets.data());
-  for (const std::int32_t id : inputs) row.inputs += id == 0 ? '_' : static_cast<char>(id);
-  for (const std::int32_t id : targets) row.targets += id == kIgnoredTarget ? '.' : static_cast<char>(id);
+  row.lengths = batch.lengths;
+  for (const std::int32_t id : batch.inputs) row.inputs += id == 0 ? '_' : static_cast<char>(id);
+  for (const std::int32_t id : batch.targets) row.targets += id == kIgnoredTarget ? '.' : static_cast<char>(id);
   return row;
 }
 

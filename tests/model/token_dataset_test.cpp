@@ -69,8 +69,7 @@ TEST_CASE("ids are read as they are, in the order of the trainer") {
                                             .vocab = 401,
                                             .seed = 7})
                                   .train;
-  Ids inputs(30 * 10), targets(inputs.size());
-  source.fill(0, 30, inputs.data(), targets.data());
+  const auto [inputs, targets, lengths] = source.read(0, 30);
   const TokenBatch batch = data.read(host.context, 0, 30);
   CHECK(integers(batch.inputs) == inputs);
   CHECK(integers(batch.targets) == targets);

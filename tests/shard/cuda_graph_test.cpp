@@ -44,14 +44,15 @@ void choose_bf16(Config& config, const std::string& rounding) {
 }
 
 ReadSamples samples_of(const Config& config) {
-  return [&config](std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
-    inputs.resize(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence));
-    targets.resize(inputs.size());
+  return [&config](std::int64_t first) {
+    SampleBatch batch = empty_batch(config);
+    auto& inputs = batch.inputs;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       inputs[i] = static_cast<std::int32_t>((static_cast<std::size_t>(first) * 5 + i * 7) %
                                             static_cast<std::size_t>(config.model.vocab));
-      targets[i] = static_cast<std::int32_t>((inputs[i] * 3 + first) % config.model.vocab);
+      batch.targets[i] = static_cast<std::int32_t>((inputs[i] * 3 + first) % config.model.vocab);
     }
+    return batch;
   };
 }
 

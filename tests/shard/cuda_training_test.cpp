@@ -203,15 +203,15 @@ SessionRun run_session(Device& device, const Config& config, const TrainPlan& pl
   const auto world = make_single_world({});
   Session session(device, *world, config);
   plan.apply_order(session.runtime());
-  const ReadSamples read = [&](std::int64_t first, std::vector<std::int32_t>& inputs,
-                               std::vector<std::int32_t>& targets) {
-    inputs.resize(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence));
-    targets.resize(inputs.size());
+  const ReadSamples read = [&](std::int64_t first) {
+    SampleBatch batch = empty_batch(config);
+    auto& inputs = batch.inputs;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       inputs[i] = static_cast<std::int32_t>((static_cast<std::size_t>(first) * 5 + i * 7) %
                                             static_cast<std::size_t>(config.model.vocab));
-      targets[i] = static_cast<std::int32_t>((inputs[i] * 3 + 1) % config.model.vocab);
+      batch.targets[i] = static_cast<std::int32_t>((inputs[i] * 3 + 1) % config.model.vocab);
     }
+    return batch;
   };
   SessionRun run;
   for (int step = 1; step <= 3; ++step) {

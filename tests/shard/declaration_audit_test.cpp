@@ -40,15 +40,15 @@ Audit audit_training(const Config& config, int ranks = 2) {
     AuditDevice device(std::int64_t{8} << 20, world.rank());
     {
       Session session(device, world, config);
-      const ReadSamples read = [&](std::int64_t first, std::vector<std::int32_t>& inputs,
-                                   std::vector<std::int32_t>& targets) {
-        inputs.resize(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence));
+      const ReadSamples read = [&](std::int64_t first) {
+        std::vector<std::int32_t> inputs(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence));
         for (std::size_t i = 0; i < inputs.size(); ++i)
           inputs[i] = static_cast<std::int32_t>((static_cast<std::size_t>(first) * 5 + i * 7) %
                                                 static_cast<std::size_t>(config.model.vocab));
-        targets = inputs;
+        std::vector<std::int32_t> targets = inputs;
         std::reverse(targets.begin(), targets.end());
         if (config.data.has_ignored_targets) targets[static_cast<std::size_t>(first) % 3] = kIgnoredTarget;
+        return SampleBatch{inputs, targets};
       };
       for (int step = 1; step <= 2; ++step) {
         session.enqueue_step(step, 1e-2f, read, false);

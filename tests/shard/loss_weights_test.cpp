@@ -32,13 +32,22 @@ Config masked_config(const std::string& loss, std::int64_t micro_batch) {
 }
 
 ReadSamples masked_samples(const Config& config) {
-  return [&config, whole = tiny_samples(config)](std::int64_t first, std::vector<std::int32_t>& inputs,
-                                                 std::vector<std::int32_t>& targets) {
-    whole(first, inputs, targets);
-    for (std::size_t i = 0; i < targets.size(); ++i) {
+  return [&config, whole = tiny_samples(config)](std::int64_t first) {
+    SampleBatch batch = whole(first);
+    for (std::size_t i = 0; i < batch.targets.size(); ++i) {
       const auto place = static_cast<std::int64_t>(i);
-      if (place % config.train.sequence >= counted(first + place / config.train.sequence)) targets[i] = kIgnoredTarget;
+      if (place % config.train.sequence >= counted(first + place / config.train.sequence))
+        batch.targets[i] = kIgnoredTarget;
     }
+    return batch;
+  };
+}
+
+ReadSamples without_targets(const Config& config) {
+  return [whole = tiny_samples(config)](std::int64_t first) {
+    SampleBatch batch = whole(first);
+    std::fill(batch.targets.begin(), batch.targets.end(), kIgnoredTarget);
+    return batch;
   };
 }
 
@@ -78,8 +87,7 @@ Trained train_cut(World& world, Config config) {
   for (std::int64_t sample = 0; sample < samples; ++sample) {
     const std::int64_t length = counted(sample);
     if (length == 0) continue;
-    std::vector<std::int32_t> inputs, targets;
-    tiny_samples(config)(sample, inputs, targets);
+    auto [inputs, targets, lengths] = tiny_samples(config)(sample);
     inputs.resize(static_cast<std::size_t>(length)), targets.resize(inputs.size());
     Context& context = runtime.context();
     runtime.begin_micro_batch(Mode::train, sample + 1 == samples);
@@ -120,12 +128,7 @@ TEST_CASE("a step of which no target counts updates nothing, whatever the optimi
   config.train.weight_decay = 0.25;
   config.train.average = 0.5;
   config.train.muon = {"blocks.*"};
-  const ReadSamples none = [&](std::int64_t first, std::vector<std::int32_t>& inputs,
-                               std::vector<std::int32_t>& targets) {
-    tiny_samples(config)(first, inputs, targets);
-    std::fill(targets.begin(), targets.end(), kIgnoredTarget);
-    return ReadSamples::Lengths{};
-  };
+  const ReadSamples none = without_targets(config);
   const auto is_kept = on_ranks(2, [&](World& world) {
     const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
     Session session(*device, world, config);
@@ -175,16 +178,11 @@ TEST_CASE("0-39: where every target counts, weights change no bit") {
 
 TEST_CASE("a step in which no target counts has no loss, and teaches nothing") {
   const Config config = masked_config("tokens", 1);
-  const ReadSamples nothing = [&](std::int64_t first, std::vector<std::int32_t>& inputs,
-                                  std::vector<std::int32_t>& targets) {
-    tiny_samples(config)(first, inputs, targets);
-    std::fill(targets.begin(), targets.end(), kIgnoredTarget);
-  };
   const auto [losses, is_same] = on_ranks(2, [&](World& world) {
     const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
     Session session(*device, world, config);
     const auto before = weights_of(session.runtime().executor());
-    session.enqueue_step(1, kLr, nothing, 0);
+    session.enqueue_step(1, kLr, without_targets(config), 0);
     const std::vector<float> found = session.finish_step().losses;
     return std::pair(found, weights_of(session.runtime().executor()) == before);
   })[1];

@@ -268,10 +268,8 @@ std::vector<TraceEntry> trace_of(const Way& way, ScratchBytes& scratch) {
   device->trace().start();
   const auto world = make_meta_world(0, kRanks);
   Session session(*device, *world, config);
-  const ReadSamples read = [&](std::int64_t, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
-    inputs.assign(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence), 0);
-    targets = inputs;
-  };
+  const std::vector<std::int32_t> zeros(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence));
+  const ReadSamples read = [&](std::int64_t) { return SampleBatch{zeros, zeros}; };
   session.enqueue_step(1, 0, read, false);
   session.enqueue_step(2, 0, read, false);
   session.enqueue_validation(read);

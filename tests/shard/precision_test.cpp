@@ -83,13 +83,11 @@ Config validated_config(const std::string& scheme, const std::string& layout, in
   return config;
 }
 
-const ReadSamples kSamples = [](std::int64_t first, std::vector<std::int32_t>& inputs,
-                                std::vector<std::int32_t>& targets) {
-  inputs.resize(16);
+const ReadSamples kSamples = [](std::int64_t first) {
+  std::vector<std::int32_t> inputs(16);
   for (std::size_t i = 0; i < inputs.size(); ++i)
     inputs[i] = static_cast<std::int32_t>((static_cast<std::size_t>(first) * 5 + i * 7) % 61);
-  targets = inputs;
-  std::reverse(targets.begin(), targets.end());
+  return SampleBatch{inputs, {inputs.rbegin(), inputs.rend()}};
 };
 
 /// The initial weights' loss.

@@ -11,17 +11,22 @@
 
 namespace zs::test {
 
+SampleBatch empty_batch(const Config& config) {
+  const std::vector<std::int32_t> zeros(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence));
+  return {zeros, zeros};
+}
+
 ReadSamples tiny_samples(const Config& config) {
-  return [&config](std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
+  return [&config](std::int64_t first) {
     const CounterRng rng(7);
-    const auto count = static_cast<std::size_t>(config.train.micro_batch * config.train.sequence);
-    inputs.resize(count);
-    targets.resize(count);
-    for (std::size_t i = 0; i < count; ++i) {
+    SampleBatch batch = empty_batch(config);
+    for (std::size_t i = 0; i < batch.inputs.size(); ++i) {
       const auto token = static_cast<std::uint64_t>(first * config.train.sequence) + i;
-      inputs[i] = static_cast<std::int32_t>(rng.bits(token) % static_cast<std::uint64_t>(config.model.vocab));
-      targets[i] = static_cast<std::int32_t>((inputs[i] * 3 + 1) % config.model.vocab);
+      const auto input = static_cast<std::int32_t>(rng.bits(token) % static_cast<std::uint64_t>(config.model.vocab));
+      batch.inputs[i] = input;
+      batch.targets[i] = static_cast<std::int32_t>((input * 3 + 1) % config.model.vocab);
     }
+    return batch;
   };
 }
 

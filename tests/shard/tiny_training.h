@@ -59,6 +59,8 @@ void choose_scheme(Config& config, const SchemeOptions& scheme);
 const std::vector<std::string>& layout_names();
 void choose_layout(Config& config, const std::string& name);
 
+/// A micro-batch of zeros.
+SampleBatch empty_batch(const Config& config);
 /// Samples are a function of their number alone. Of `config`, which outlives it.
 ReadSamples tiny_samples(const Config& config);
 /// The same on every rank of `world`, and every rank's work verified: Error(internal) when no event orders a conflict.

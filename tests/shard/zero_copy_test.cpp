@@ -281,10 +281,8 @@ TEST_CASE("every update comes behind an all-reduce of all ranks whose weights it
   const auto device = Device::create(DeviceKind::meta, {.cpus = {}, .slab_bytes = Pool::kGrowingSlab});
   const auto world = make_meta_world(0, kSharing);
   Session session(*device, *world, config);
-  const ReadSamples read = [&](std::int64_t, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
-    inputs.assign(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence), 0);
-    targets = inputs;
-  };
+  const std::vector<std::int32_t> zeros(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence));
+  const ReadSamples read = [&](std::int64_t) { return SampleBatch{zeros, zeros}; };
   device->trace().start();
   session.enqueue_step(1, 0, read, false);
   session.enqueue_validation(read);

@@ -35,14 +35,10 @@ struct EvaluationData {
 };
 
 SampleBatch EvaluationData::read(const Batch& batch) const {
+  if (documents) return documents->read(batch.first / documents->sequence(), batch.rows);
   SampleBatch samples;
   samples.inputs.resize(static_cast<std::size_t>(batch.targets()));
   samples.targets.resize(samples.inputs.size());
-  if (documents) {
-    samples.lengths =
-        documents->fill(batch.first / documents->sequence(), batch.rows, samples.inputs.data(), samples.targets.data());
-    return samples;
-  }
   corpus->read(first + batch.first, batch.targets(), samples.inputs.data());
   corpus->read(first + batch.first + 1, batch.targets(), samples.targets.data());
   return samples;

@@ -20,13 +20,12 @@ namespace zs {
 namespace {
 
 ReadSamples no_samples(const Config& config) {
-  return [&config](std::int64_t, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
-    inputs.assign(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence), 0);
-    targets = inputs;
-    ReadSamples::Lengths lengths;  // any documents take as much memory
-    if (config.data.format != "stream")
-      lengths.assign(static_cast<std::size_t>(config.train.micro_batch), config.train.sequence);
-    return lengths;
+  return [&config](std::int64_t) {
+    const std::vector<std::int32_t> zeros(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence));
+    SampleBatch batch{zeros, zeros};
+    if (config.data.format != "stream")  // any documents take as much memory
+      batch.lengths.assign(static_cast<std::size_t>(config.train.micro_batch), config.train.sequence);
+    return batch;
   };
 }
 

@@ -5,10 +5,9 @@
 #include <functional>
 #include <string>
 
-#include "comm/world.h"
+#include "comm/together.h"
 #include "model/train/rank/error_line.h"
 #include "runtime/base/standard_streams.h"
-#include "runtime/shard/checkpoint/checkpoint.h"
 
 namespace zs {
 
@@ -27,22 +26,6 @@ int agreed(World& world, const Body& body, std::string_view program = program_na
   const World::Agreement agreement = world.agree(code, message);
   if (agreement.code != 0 && world.rank() == agreement.rank) print_to_stderr("{}\n", agreement.message);
   return agreement.code;
-}
-
-/// Collective: the text of the rank that owns it, the lowest of several, on every rank, however long.
-inline std::string from_owner(World& world, bool is_owner, const std::string& text) {
-  constexpr std::size_t kMessageBytes = 1000;  // bytes that World::agree carries
-  std::string whole;
-  for (;;) {
-    const std::string part =
-        world.agree(is_owner ? 1 : 0, text.substr(std::min(whole.size(), text.size()), kMessageBytes)).message;
-    whole += part;
-    if (part.size() < kMessageBytes) return whole;
-  }
-}
-/// Collective: what only the first rank has, on every rank.
-inline std::string from_first(World& world, const std::string& text) {
-  return from_owner(world, world.rank() == 0, text);
 }
 
 /// Runs `body(together)`, in which `together` is agreed() of its own argument: 0, or the code of the first that was

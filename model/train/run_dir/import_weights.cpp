@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/together.h"
 #include "model/families/family.h"
 #include "model/lora/lora_folder.h"
-#include "runtime/shard/checkpoint/checkpoint.h"
 #include "runtime/tensor/host_view.h"
 
 namespace zs {

@@ -1,6 +1,6 @@
 #include "model/train/session/product_tuning.h"
 
-#include "model/train/rank/agreed.h"
+#include "comm/together.h"
 #include "runtime/device/cuda_device.h"
 #include "runtime/device/product_choices.h"
 

@@ -123,60 +123,53 @@ Session::Session(Device& device, World& world, const Config& config, Use use,
   if (!config.cuda.graph) return;
   replay_.emplace(device, world, runtime_.order_check());
   const Shape shape{local_micro_batches() * config_.train.micro_batch, config_.train.sequence};
-  kept_ = {Tensor::empty(context_, shape, DType::i32, "batch"),
-           Tensor::empty(context_, shape, DType::i32, "batch"),
-           weighs() ? Tensor::empty(context_, shape, DType::f32, "batch") : Tensor{},
-           {}};
+  kept_ = {
+      {Tensor::empty(context_, shape, DType::i32, "batch"), Tensor::empty(context_, shape, DType::i32, "batch"), {}},
+      weighs() ? Tensor::empty(context_, shape, DType::f32, "batch") : Tensor{}};
 }
 
 std::int64_t Session::first_sample(std::int64_t first, std::int64_t i) const {
   return first + share_.item(i) * config_.train.micro_batch;
 }
 
-Session::HostBatch Session::read_batch(std::int64_t first_sample, std::int64_t rows, const ReadSamples& read) const {
-  HostBatch batch;
-  ReadSamples::Lengths lengths = read(first_sample, batch.inputs, batch.targets);
+SampleBatch Session::read_batch(std::int64_t first_sample, std::int64_t rows, const ReadSamples& read) const {
+  SampleBatch batch = read(first_sample);
   for (auto* values : {&batch.inputs, &batch.targets})
     values->resize(static_cast<std::size_t>(rows * config_.train.sequence));
-  if (!lengths.empty()) batch.documents = Documents(first_of(std::move(lengths), rows * config_.train.sequence));
-  if (weighs()) {
-    const LossPer per = config_.train.loss == "sequences" ? LossPer::sequences : LossPer::tokens;
-    batch.weights = weigh_targets(batch.targets, config_.train.sequence, per);
-  }
+  if (!batch.lengths.empty()) batch.lengths = first_of(std::move(batch.lengths), rows * config_.train.sequence);
   return batch;
 }
 
-Session::HostBatch Session::read_step_batch(std::int64_t first, std::int64_t i, const ReadSamples& read) const {
+SampleBatch Session::read_step_batch(std::int64_t first, std::int64_t i, const ReadSamples& read) const {
   if (has_samples(i)) return read_batch(first_sample(first, i), config_.train.micro_batch, read);
-  HostBatch batch;
-  batch.inputs.resize(static_cast<std::size_t>(config_.train.micro_batch * config_.train.sequence), 0);
-  batch.targets.resize(batch.inputs.size(), weighs() ? kIgnoredTarget : 0);
-  if (weighs()) batch.weights = weigh_targets(batch.targets, config_.train.sequence, LossPer::tokens);
-  return batch;
+  const auto tokens = static_cast<std::size_t>(config_.train.micro_batch * config_.train.sequence);
+  return {std::vector<std::int32_t>(tokens, 0), std::vector<std::int32_t>(tokens, weighs() ? kIgnoredTarget : 0)};
 }
 
-Session::Batch Session::upload(HostBatch batch) {
+Session::Batch Session::upload(SampleBatch batch) {
   const Shape shape{std::ssize(batch.inputs) / config_.train.sequence, config_.train.sequence};
-  const auto tensor = [&](auto& values) { return Tensor::from_host(context_, shape, std::move(values)); };
-  return {tensor(batch.inputs), tensor(batch.targets), weighs() ? tensor(batch.weights.each) : Tensor{},
-          std::move(batch.documents)};
+  const auto tensor = [&](auto values) { return Tensor::from_host(context_, shape, std::move(values)); };
+  Batch made;
+  if (weighs()) made.weights = tensor(weigh_targets(config_, batch).each);
+  made.inputs = tensor(std::move(batch.inputs));
+  made.targets = tensor(std::move(batch.targets));
+  if (!batch.lengths.empty()) made.documents = Documents(std::move(batch.lengths));
+  return made;
 }
 
-std::vector<Session::HostBatch> Session::read_batches(std::int64_t first_of_step, const ReadSamples& read) const {
-  std::vector<HostBatch> batches;
+std::vector<SampleBatch> Session::read_batches(std::int64_t first_of_step, const ReadSamples& read) const {
+  std::vector<SampleBatch> batches;
   for (std::int64_t i = 0; i < local_micro_batches(); ++i) batches.push_back(read_step_batch(first_of_step, i, read));
   return batches;
 }
 
 Session::Batch Session::kept_batch(std::int64_t i) const {
   const std::int64_t rows = config_.train.micro_batch;
-  return {kept_.inputs.rows(i * rows, rows),
-          kept_.targets.rows(i * rows, rows),
-          weighs() ? kept_.weights.rows(i * rows, rows) : Tensor{},
-          {}};
+  return {{kept_.inputs.rows(i * rows, rows), kept_.targets.rows(i * rows, rows), {}},
+          weighs() ? kept_.weights.rows(i * rows, rows) : Tensor{}};
 }
 
-void Session::upload_batches(const std::vector<HostBatch>& batches) {
+void Session::upload_batches(const std::vector<SampleBatch>& batches) {
   const auto upload = [&](const Tensor& tensor, const auto& values) {
     const Buffer out = tensor.buffer();
     context_.launch({"samples", {}, {out}}, upload_of(context_.kernels(), out, values));
@@ -185,7 +178,7 @@ void Session::upload_batches(const std::vector<HostBatch>& batches) {
     const Batch batch = kept_batch(static_cast<std::int64_t>(i));
     upload(batch.inputs, batches[i].inputs);
     upload(batch.targets, batches[i].targets);
-    if (weighs()) upload(batch.weights, batches[i].weights.each);
+    if (weighs()) upload(batch.weights, weigh_targets(config_, batches[i]).each);
   }
 }
 
@@ -251,7 +244,7 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
   if (replay_) {
     optimizer_->set_scalars(lr, step);
     if (drops(local_micro_batches())) return;
-    const std::vector<HostBatch> batches = read_batches(first_of_step, read);
+    const std::vector<SampleBatch> batches = read_batches(first_of_step, read);
     upload_batches(batches);
     upload_weight(batches);
     for (std::int64_t i = 0; i < local_micro_batches(); ++i) enqueue_fault_point();
@@ -263,12 +256,12 @@ void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read,
     if (is_replayed) optimizer_->note_update();
   } else {
     // Read first, since what counts in all of them is known before the first one's backward
-    std::vector<HostBatch> batches;
+    std::vector<SampleBatch> batches;
     if (weighs()) batches = read_batches(first_of_step, read);
     upload_weight(batches);
     if (pairs_)
       pairs_->add_references(runtime_, *model_, batches.size(), [&](std::size_t i) {
-        return PairBatch(upload(HostBatch(batches[i])), config_.train.loss_chunk);
+        return PairBatch(upload(SampleBatch(batches[i])), config_.train.loss_chunk);
       });
     enqueue_work(
         [&](std::int64_t i) {

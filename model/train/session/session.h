@@ -5,10 +5,11 @@
 #include <limits>
 #include <memory>
 #include <optional>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "model/data/sample_batch.h"
+#include "model/datasets/token_dataset.h"
 #include "model/nn/language_model.h"
 #include "model/sharding/shard_plan.h"
 #include "model/train/config/config.h"
@@ -23,32 +24,6 @@
 #include "runtime/shard/optimizers/optimizer.h"
 
 namespace zs {
-
-/// Fills `inputs` and `targets`, (micro_batch, sequence) each, with the samples [first, first + micro_batch). Targets
-/// may be kIgnoredTarget where the configuration's data.has_ignored_targets says so. Gives the lengths of the documents
-/// in them, or nothing, where each sequence is one.
-class ReadSamples {
- public:
-  using Ids = std::vector<std::int32_t>;
-  using Lengths = std::vector<std::int64_t>;
-
-  template <class Read>
-  requires(!std::is_same_v<Read, ReadSamples>)
-      ReadSamples(Read read) {  // NOLINT(google-explicit-constructor): what reads is one
-    if constexpr (std::is_void_v<std::invoke_result_t<Read&, std::int64_t, Ids&, Ids&>>) {
-      read_ = [read = std::move(read)](std::int64_t first, Ids& inputs, Ids& targets) mutable {
-        read(first, inputs, targets);
-        return Lengths();
-      };
-    } else {
-      read_ = std::move(read);
-    }
-  }
-  Lengths operator()(std::int64_t first, Ids& inputs, Ids& targets) const { return read_(first, inputs, targets); }
-
- private:
-  std::function<Lengths(std::int64_t first, Ids& inputs, Ids& targets)> read_;
-};
 
 /// Result that a step leaves for the host.
 struct StepResult {
@@ -146,16 +121,10 @@ class Session {
   StepReplay* replay() { return replay_ ? &*replay_ : nullptr; }
 
  private:
-  /// Inputs, targets and, where some may count for nothing, what each weighs: (micro_batch, sequence) each.
-  struct Batch {
-    Tensor inputs, targets, weights;
-    Documents documents;
-    float seed = 0;  ///< its share in the step's mean loss
-  };
-  struct HostBatch {
-    std::vector<std::int32_t> inputs, targets;
-    TargetWeights weights;
-    Documents documents;
+  /// A micro-batch of (micro_batch, sequence) tokens.
+  struct Batch : TokenBatch {
+    Tensor weights;  ///< weights of the targets, where some may count for nothing
+    float seed = 0;  ///< share in the step's mean loss
   };
   /// True if this rank's micro-batch i of a step has samples.
   bool has_samples(std::int64_t i) const { return share_.item(i) < global_micro_batches(); }
@@ -165,22 +134,22 @@ class Session {
   }
   /// The first sample of this rank's micro-batch i of a step or a validation that begins with the sample `first`.
   std::int64_t first_sample(std::int64_t first, std::int64_t i) const;
-  HostBatch read_batch(std::int64_t first_sample, std::int64_t rows, const ReadSamples& read) const;
+  SampleBatch read_batch(std::int64_t first_sample, std::int64_t rows, const ReadSamples& read) const;
   /// This rank's micro-batch i of the step that begins with the sample `first`. Where it has no samples: some whose
   /// targets count for nothing, so that the rank takes part.
-  HostBatch read_step_batch(std::int64_t first, std::int64_t i, const ReadSamples& read) const;
-  Batch upload(HostBatch batch);
+  SampleBatch read_step_batch(std::int64_t first, std::int64_t i, const ReadSamples& read) const;
+  Batch upload(SampleBatch batch);
   /// Samples of a validation, and those of them that micro-batch `i` of all ranks has, from 0 to micro_batch.
   std::int64_t validation_samples(std::int64_t windows) const;
   std::int64_t validation_rows(std::int64_t samples, std::int64_t i) const;
   /// The rows of micro-batch i in those of all of a step.
   Batch kept_batch(std::int64_t i) const;
-  void upload_batches(const std::vector<HostBatch>& batches);
+  void upload_batches(const std::vector<SampleBatch>& batches);
   /// This rank's of a step.
-  std::vector<HostBatch> read_batches(std::int64_t first_of_step, const ReadSamples& read) const;
+  std::vector<SampleBatch> read_batches(std::int64_t first_of_step, const ReadSamples& read) const;
   bool weighs() const { return config_.data.has_ignored_targets; }
   /// Uploads the weight of all of this rank's targets of a step to the device.
-  void upload_weight(const std::vector<HostBatch>& batches);
+  void upload_weight(const std::vector<SampleBatch>& batches);
   /// Sum of the weights of the step's targets over all ranks, f32 (1). Empty: nothing has weights.
   Tensor step_targets();
   /// `scale`: of the weights; empty: 1.

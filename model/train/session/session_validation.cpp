@@ -7,10 +7,10 @@
 
 namespace zs {
 
-void Session::upload_weight(const std::vector<HostBatch>& batches) {
+void Session::upload_weight(const std::vector<SampleBatch>& batches) {
   if (!weighs()) return;
   double all = 0;
-  for (const HostBatch& batch : batches) all += batch.weights.all;
+  for (const SampleBatch& batch : batches) all += weigh_targets(config_, batch).all;
   const Buffer out = step_weight_.buffer(DType::f32, 1);
   context_.launch({"step_weight", {}, {out}}, upload_of(context_.kernels(), out, std::vector{static_cast<float>(all)}));
 }
@@ -45,11 +45,11 @@ void Session::enqueue_validation(const ReadSamples& read, std::int64_t windows) 
     if (is_enough_()) samples % round == 0 ? local = i + 1 : i = local - 1;  // the last one may be smaller
     // A rank that has none left takes part with a sample that does not count.
     const std::int64_t rows = validation_rows(samples, share_.item(i));
-    HostBatch batch = read_batch(first_sample(0, i), std::max<std::int64_t>(rows, pairs_ ? 2 : 1), read);
-    weights.push_back(static_cast<float>(batch.weights.all));
+    SampleBatch batch = read_batch(first_sample(0, i), std::max<std::int64_t>(rows, pairs_ ? 2 : 1), read);
+    weights.push_back(static_cast<float>(weigh_targets(config_, batch).all));
     if (pairs_ && pairs_->has_reference()) {
       runtime_.begin_micro_batch(Mode::eval, false);
-      pairs_->add_reference(*model_, {upload(HostBatch(batch)), config_.train.loss_chunk});
+      pairs_->add_reference(*model_, {upload(SampleBatch(batch)), config_.train.loss_chunk});
       runtime_.end_micro_batch();
     }
     runtime_.begin_micro_batch(Mode::eval, i + 1 == local);

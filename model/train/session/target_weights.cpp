@@ -19,4 +19,10 @@ TargetWeights weigh_targets(std::span<const std::int32_t> targets, std::int64_t 
   return weights;
 }
 
+TargetWeights weigh_targets(const Config& config, const SampleBatch& batch) {
+  if (!config.data.has_ignored_targets) return {};
+  return weigh_targets(batch.targets, config.train.sequence,
+                       config.train.loss == "sequences" ? LossPer::sequences : LossPer::tokens);
+}
+
 }  // namespace zs

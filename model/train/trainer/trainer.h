@@ -181,7 +181,6 @@ class Trainer {
   // trainer_data.cpp
   /// How much data there is, and how often the steps go over it.
   void print_data() const;
-  SampleBatch read_batch(const SampleSource& source, std::int64_t first) const;
   /// Reader of the training data, from `ahead_`.
   ReadSamples reader_ahead();
   /// Begins to read this rank's micro-batches from those of `step` on.

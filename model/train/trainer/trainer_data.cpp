@@ -16,35 +16,22 @@ std::string name_of(const DataFacts& facts) {
 
 }  // namespace
 
-SampleBatch Trainer::read_batch(const SampleSource& source, std::int64_t first) const {
-  SampleBatch batch;
-  batch.inputs.resize(static_cast<std::size_t>(config_.train.micro_batch * config_.train.sequence));
-  batch.targets.resize(batch.inputs.size());
-  batch.lengths = source.fill(first, config_.train.micro_batch, batch.inputs.data(), batch.targets.data());
-  return batch;
-}
-
 ReadSamples Trainer::reader(const SampleSource& source) const {
-  return [this, &source](std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
+  return [this, &source](std::int64_t first) {
     const StatusScope status(watch_.watchdog(), "reading data", StatusScope::Host::works);
     watch_.hit("data.load");
-    SampleBatch batch = read_batch(source, first);
-    inputs = std::move(batch.inputs);
-    targets = std::move(batch.targets);
-    return std::move(batch.lengths);
+    return source.read(first, config_.train.micro_batch);
   };
 }
 
 ReadSamples Trainer::reader_ahead() {
-  return [this](std::int64_t first, std::vector<std::int32_t>& inputs, std::vector<std::int32_t>& targets) {
+  return [this](std::int64_t first) {
     const StatusScope status(watch_.watchdog(), "reading data", StatusScope::Host::works);
     watch_.hit("data.load");
     SampleBatch batch;
     const auto take = [&] { batch = ahead_->take(first); };
     explainer_ ? explainer_->timed_read(take) : take();
-    inputs = std::move(batch.inputs);
-    targets = std::move(batch.targets);
-    return std::move(batch.lengths);
+    return batch;
   };
 }
 
@@ -52,7 +39,7 @@ void Trainer::read_ahead_from(std::int64_t step) {
   const std::int64_t batch = config_.train.global_batch, begin = data_share_.index * config_.train.micro_batch,
                      round = data_share_.count * config_.train.micro_batch;
   ahead_.emplace(
-      [this](std::int64_t first) { return read_batch(dataset_->train, first); },
+      [this](std::int64_t first) { return dataset_->train.read(first, config_.train.micro_batch); },
       ReadAhead::Range{.first = (step - 1) * batch + begin,
                        .next =
                            [=](std::int64_t first) {

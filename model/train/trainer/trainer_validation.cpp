@@ -5,10 +5,10 @@
 
 #include <cmath>
 
+#include "comm/together.h"
 #include "model/train/rank/print.h"
 #include "model/train/trainer/trainer.h"
 #include "runtime/base/standard_streams.h"
-#include "runtime/shard/checkpoint/checkpoint.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
 
 namespace zs {

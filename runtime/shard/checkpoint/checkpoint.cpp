@@ -15,8 +15,6 @@
 namespace zs {
 namespace {
 
-constexpr char kSeparator = '\x1f';
-
 /// Checks the state: without it an optimizer goes on as if training began, so what it does not know is refused too.
 void check_state(const CheckpointReader& reader, const std::vector<HeldTensor>& tensors) {
   std::set<std::string> saved, own;
@@ -113,19 +111,6 @@ void fill(CheckpointReader& reader, const std::vector<HeldTensor>& tensors, Exec
   context.device().synchronize();
 }
 
-AgreedError decode(const std::string& message, int code) {
-  std::vector<std::string> fields(1);
-  for (const char c : message) {
-    if (c == kSeparator) {
-      fields.emplace_back();
-    } else {
-      fields.back() += c;
-    }
-  }
-  fields.resize(3);
-  return AgreedError(static_cast<ExitCode>(code), fields[0], fields[1], fields[2]);
-}
-
 }  // namespace
 
 TrainingState::TrainingState(World& of_world, Executor& of_executor, Optimizer& of_optimizer)
@@ -140,29 +125,6 @@ TrainingState::TrainingState(World& of_world, Executor& of_executor, Optimizer& 
   throw UsageError(fmt::format("a TrainingState of a model ({}) with the optimizer {} of another ({})",
                                text_of(executor), optimizer.kind(), text_of(optimizer.trained())),
                    "pass the optimizer that was made from this model");
-}
-
-void together(World& world, const std::function<void()>& body) {
-  int code = 0;
-  std::string message;
-  const auto report = [&](ExitCode exit_code, const std::string& what, const std::string& where,
-                          const std::string& todo) {
-    constexpr std::size_t kMostWhere = 400;  // the end of a path says the most, and messages between ranks are short
-    code = static_cast<int>(exit_code);
-    message = what + kSeparator + (where.size() > kMostWhere ? where.substr(where.size() - kMostWhere) : where) +
-              kSeparator + todo;
-  };
-  try {
-    body();
-  } catch (const Error& error) {
-    report(error.code(), error.what_happened(), error.where(), error.what_to_do());
-  } catch (const std::bad_alloc&) {
-    report(ExitCode::out_of_memory, "out of memory", fmt::format("rank {}", world.rank()), "");
-  } catch (const std::exception& error) {
-    report(ExitCode::internal, error.what(), fmt::format("rank {}", world.rank()), "this is a defect of zshard");
-  }
-  const World::Agreement agreement = world.agree(code, message);
-  if (agreement.code != 0) throw decode(agreement.message, agreement.code);
 }
 
 namespace {

@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "comm/world.h"
+#include "comm/together.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
 #include "runtime/shard/execute/executor.h"
 #include "runtime/shard/optimizers/optimizer.h"
@@ -30,12 +30,6 @@ struct CheckpointInfo {
   bool with_frozen = true;
 };
 
-/// An error that every rank throws alike, whichever met it: the group is in good order.
-class AgreedError final : public Error {
- public:
-  using Error::Error;
-};
-
 /// Writes ROOT/step-N, N the step, and returns its path. Collective; blocks; call between steps: a UsageError where
 /// gradients wait for the optimizer, which would be lost. Each rank writes what it holds, of replicas exactly one. The
 /// folder has another name until every byte of it is on the disk (docs/checkpoints.md); whatever happens before leaves
@@ -53,9 +47,5 @@ CheckpointInfo load(const TrainingState& state, const std::string& folder);
 /// Loads the weights alone, without an optimizer, otherwise as `load`: for evaluating a model or sampling from it, so
 /// that they are those for use (Optimizer::Evaluation). Moments are not read.
 CheckpointInfo load_weights(World& world, Executor& executor, const std::string& folder);
-
-/// Runs `body` on every rank and waits for all; when it threw on any, every rank throws the AgreedError of the lowest
-/// of them. `body` has nothing collective in it.
-void together(World& world, const std::function<void()>& body);
 
 }  // namespace zs
