@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "model/data/utf8.h"
+#include "tests/stderr_of.h"
 
 namespace error_line_test {
 
@@ -59,6 +60,11 @@ TEST_CASE("what is printed of a path or a name steers no terminal, and lines of 
   CHECK(fmt::format("{}", printed(std::string_view(path))) == escaped(path));
   CHECK(fmt::format("{}", printed(AsIs{"a\n\rb\x1b[K"})) == "a\n\rb\x1b[K");
   CHECK(fmt::format("{}{}", printed(7), printed("\n")) == "7\n");
+}
+
+TEST_CASE("standard error gets no character that steers a terminal, but for those of the program's own line") {
+  const std::string text = "\rstep 1\x1b[K\n\tx\x1b[2J\x07\rb\xc2\x9b\n";
+  CHECK(test::stderr_of([&] { write_to_stderr(text); }) == "\rstep 1\x1b[K\n\tx\\x1b[2J\\x07\\x0db\\xc2\\x9b\n");
 }
 
 }  // namespace error_line_test

@@ -118,7 +118,7 @@ def requeued(train, whole):
 
 
 def linked(train, whole):
-    """The checkpoints of another run stay, where a link to them is in the place of the run's own from the start, or from one step to the next."""
+    """The checkpoints of another run stay: one that was copied into the run's folder, and all, where a link to them is in the place of the run's own from the start, or from one step to the next."""
     with Folder(train) as folder:
         for run in ("a", "b"):
             folder.start(run__dir=run, checkpoint__every=4)
@@ -131,6 +131,11 @@ def linked(train, whole):
             problems += [] if contents(folder.path) == before else [f"{arguments}: files were changed"]
         os.unlink(b)
         shutil.move(folder.path / "kept", b)
+        shutil.rmtree(b / "step-4")
+        shutil.copytree(a / "step-4", b / "step-4")  # a name that this run has used, too
+        folder.start("--resume", "latest", run__dir="b", train__steps=10, checkpoint__every=1, checkpoint__keep=1)
+        there = sorted(path.name for path in b.iterdir())
+        problems += [] if there == ["step-10", "step-4"] else [f"another run's checkpoint among {there}"]
 
         def swap(_):  # at once, so that a save finds one or the other
             (folder.path / "kept").symlink_to(a)
@@ -138,7 +143,7 @@ def linked(train, whole):
                 raise OSError(ctypes.get_errno(), "renameat2")
 
         others = contents(a)
-        on_start = after_lines(folder.path / "b/metrics.jsonl", 9, swap)
+        on_start = after_lines(folder.path / "b/metrics.jsonl", 11, swap)
         result = folder.start("--resume", "latest", run__dir="b", train__steps=10**6, checkpoint__every=1, checkpoint__keep=1, on_start=on_start)
         problems += expect(result, CANNOT_CREATE, "b/checkpoints")
         return problems + ([] if contents(a) == others else ["another run's checkpoints were changed"])
