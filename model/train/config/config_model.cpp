@@ -134,6 +134,9 @@ bool resolve_folder(ConfigDraft& draft) {
     if (!is_there)
       throw Error(ExitCode::model, "there is no such folder", model.path,
                   is_like_hub_name(given) ? kFetchModel : "name the folder of a model");
+    if (!std::filesystem::is_directory(model.path, failed))
+      throw Error(ExitCode::model, "a model is a folder, and this is a file", model.path,
+                  "name the folder that its config.json is in");
     take_folder(draft, folder_model(model.path));
     take_tokenizer(draft);
     if (!draft.is_given("run.export_dtype")) draft.config.run.export_dtype = folder_dtype(model.path);

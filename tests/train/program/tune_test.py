@@ -132,6 +132,8 @@ def refused(train):
                 problems += [] if result.code == code and says in last and result.err.count("error:") == 1 else [f"{words} {data}, {says!r} expected: {result}"]
         result = harness.run([train, "tune", "Tiny-2B", "chats.jsonl"], LIMIT_S, cwd=folder.path)
         problems += [] if result.code in (MODEL, CONFIG) and "Tiny-2B" in result.last_error_line() else [str(result)]
+        result = harness.run([train, "tune", "chats.jsonl", "Tiny-1B"], LIMIT_S, cwd=folder.path)
+        problems += [] if result.code == MODEL and "a model is a folder, and this is a file" in result.last_error_line() else [str(result)]
         result = harness.run([train, "tune", "Tiny-1B"], LIMIT_S, cwd=folder.path)
         problems += [] if result.code == USAGE and "DATA is required" in result.last_error_line() else [str(result)]
         problems += [] if before == sorted(path.name for path in folder.path.iterdir()) else ["files were made"]
