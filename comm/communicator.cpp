@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <initializer_list>
 #include <iterator>
 
+#include "comm/backoff.h"
 #include "comm/health/flight_recorder.h"
 #include "comm/part_table.h"
 #include "runtime/base/random.h"
@@ -76,7 +78,14 @@ const char* name_of(CommOp op) {
 }
 
 Communicator::Ticket Communicator::ticket(const OpTag& tag) {
-  return {tag, ++sequence_, recorder_ != nullptr ? monotonic_ns() : 0};
+  return {OperationsUnderWay::Use(operations_), tag, ++sequence_, recorder_ != nullptr ? monotonic_ns() : 0};
+}
+
+void OperationsUnderWay::await() const noexcept {
+  constexpr double kLongest_s = 600, kUnwinding_s = 1;
+  Backoff backoff(std::uncaught_exceptions() > 0 ? kUnwinding_s : kLongest_s);
+  while (count_.load(std::memory_order_acquire) > 0)
+    if (!backoff.pause()) return;
 }
 
 bool Communicator::is_race_checked() const { return race_check_delay_ms_ > 0 && is_on_host(); }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -63,6 +64,29 @@ class GroupEnded final : public Error {
   using Error::Error;
 };
 
+/// Operations that are enqueued and whose work is still there.
+class OperationsUnderWay {
+ public:
+  /// One of them, for as long as its work is there.
+  class Use {
+   public:
+    explicit Use(OperationsUnderWay& of) : of_(&of) { of_->count_.fetch_add(1, std::memory_order_relaxed); }
+    Use(const Use& other) : Use(*other.of_) {}
+    Use& operator=(const Use&) = delete;
+    ~Use() { of_->count_.fetch_sub(1, std::memory_order_release); }
+
+   private:
+    OperationsUnderWay* of_;
+  };
+
+  /// Waits until there are none; while an exception is under way, which the ranks that are waited for may know nothing
+  /// of, for a second.
+  void await() const noexcept;
+
+ private:
+  std::atomic<int> count_{0};
+};
+
 /// A group of ranks that exchange buffers on streams. One communicator per (group, stream): all operations of one
 /// communicator are enqueued on one stream, in the same order on every rank. On return: enqueued, not done. Every
 /// operation names the unit (or purpose) it works for; transports carry an OpTag with the data, so ranks that disagree
@@ -71,8 +95,8 @@ class GroupEnded final : public Error {
 /// the same for every transport but nccl, whose exceptions are said at make_nccl_world (comm/gpu/gpu_world.h). Any
 /// count is legal, zero included. Every operation begins when all ranks have come to it.
 ///
-/// Owned by whoever split it off; must outlive the streams' work, and must die before its World. One host thread uses
-/// it.
+/// Owned by whoever split it off; must die before its World, and waits, when it does, for the operations that are on
+/// their way. One host thread uses it.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -156,6 +180,8 @@ class Communicator {
 
  protected:
   FlightRecorder* recorder() const { return recorder_; }
+  /// Operations that are on their way. The destructor of each class that has do_barrier awaits them first.
+  OperationsUnderWay operations_;
   /// A part that was split off by that color is recorded as this one is.
   std::unique_ptr<Communicator> recorded_like_this(std::unique_ptr<Communicator> part, int color) {
     part->record_by(recorder_, race_check_delay_ms_, group_name_.child(color));
@@ -207,6 +233,7 @@ class Communicator {
  private:
   /// Record of an operation that it takes along to its stream.
   struct Ticket {
+    OperationsUnderWay::Use use;
     OpTag tag;
     std::uint64_t sequence = 0;
     std::int64_t enqueued_ns = 0;

@@ -61,6 +61,8 @@ class LocalCommunicator final : public DirectCommunicator {
         group_(std::move(group)),
         host_(group_->place(group_->host)) {}
 
+  ~LocalCommunicator() override { operations_.await(); }
+
   const char* transport() const override { return "local"; }
   Allocator& arena() override { return *group_->world->arena; }
   std::unique_ptr<Communicator> split(int color, int key) override;

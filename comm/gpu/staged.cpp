@@ -19,6 +19,7 @@ class StagedCommunicator final : public GpuSideCommunicator {
  public:
   StagedCommunicator(std::unique_ptr<Communicator> hosts, std::shared_ptr<Staging> staging)
       : GpuSideCommunicator(staging->arithmetic), hosts_(std::move(hosts)), staging_(std::move(staging)) {}
+  ~StagedCommunicator() override { operations_.await(); }
 
   int rank() const override { return hosts_->rank(); }
   int size() const override { return hosts_->size(); }

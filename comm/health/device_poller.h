@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -15,6 +16,9 @@ namespace zs {
 
 /// Period of a watchdog's polls.
 inline constexpr auto kPollEvery = std::chrono::milliseconds(100);
+
+/// True if no stream of such an activity (Device::activity) computes: each waits for another, or is in an operation.
+bool waits_only(std::string_view activity);
 
 /// Polls for a watchdog what may block: how far the device's work is, and probes of what has failed. A GPU's driver and
 /// NCCL may never answer, so a thread of its own polls them, and the watchdog reads the last answer. The CPU device

@@ -12,15 +12,18 @@ constexpr double kLeastHeartbeatAge_s = 1;
 
 double seconds_since(std::int64_t ns) { return static_cast<double>(monotonic_ns() - ns) * 1e-9; }
 
-/// True if `other` has not come to an operation of its own group in which `waiting` waits. A group that `other` has
-/// never used is its own only when that is certain: when it is everybody's.
+/// True if `other` has not come to that operation, of its own group. A group that `other` has never used is its own
+/// only when that is certain: when it is everybody's.
+bool is_missing(const RankView& other, const OpView& op, int world_size) {
+  const auto last = std::find_if(other.last_started.begin(), other.last_started.end(),
+                                 [&](const OpView& o) { return o.group == op.group; });
+  return last == other.last_started.end() ? op.size == world_size && !other.lacks_groups : last->sequence < op.sequence;
+}
+
+/// True if `other` has not come to an operation in which `waiting` waits.
 bool holds_up(const RankView& other, const RankView& waiting, int world_size) {
-  return std::any_of(waiting.unfinished.begin(), waiting.unfinished.end(), [&](const OpView& op) {
-    const auto last = std::find_if(other.last_started.begin(), other.last_started.end(),
-                                   [&](const OpView& o) { return o.group == op.group; });
-    return last == other.last_started.end() ? op.size == world_size && !other.lacks_groups
-                                            : last->sequence < op.sequence;
-  });
+  return std::any_of(waiting.unfinished.begin(), waiting.unfinished.end(),
+                     [&](const OpView& op) { return is_missing(other, op, world_size); });
 }
 
 bool waits(const RankView& rank) { return rank.host_waits || !rank.unfinished.empty(); }
@@ -48,6 +51,7 @@ RankView view_of(const StatusPage& page, char state) {
                 .heartbeat_age_s = seconds_since(page.heartbeat_ns.load()),
                 .still_s = seconds_since(page.moved_ns.load()),
                 .host_waits = page.host_waits.load() > 0,
+                .only_waits = page.streams_wait.load() && (page.host_syncs.load() || page.host_waits.load() > 0),
                 .host = page.host.get(),
                 .streams = page.streams.get(),
                 .unfinished = {},
@@ -183,6 +187,27 @@ Diagnosis diagnose_early_end(std::span<const RankView> ranks, int world_size) {
         return {Diagnosis::Kind::left_early, gone.rank, rank.rank};
     }
   }
+  return {};
+}
+
+Diagnosis diagnose_deadlock(std::span<const RankView> ranks, int world_size, double still_s) {
+  if (std::ssize(ranks) != world_size) return {};
+  const auto goes_on = [&](const RankView& rank) {
+    const bool is_known = rank.has_page && !rank.has_left && rank.host_name.empty() &&
+                          std::string_view("XZTt").find(rank.state) == std::string_view::npos;
+    if (!is_known || !rank.only_waits || rank.still_s < still_s || rank.heartbeat_age_s > kLeastHeartbeatAge_s)
+      return true;
+    return std::any_of(rank.unfinished.begin(), rank.unfinished.end(), [&](const OpView& op) {  // all have come to it
+      return std::none_of(ranks.begin(), ranks.end(), [&](const RankView& other) {
+        return other.rank != rank.rank && is_missing(other, op, world_size);
+      });
+    });
+  };
+  if (std::any_of(ranks.begin(), ranks.end(), goes_on)) return {};
+  for (const RankView& rank : ranks)
+    for (const RankView& other : ranks)
+      if (rank.rank != other.rank && holds_up(rank, other, world_size))
+        return {Diagnosis::Kind::disagree, rank.rank, other.rank};
   return {};
 }
 

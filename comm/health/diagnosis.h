@@ -33,6 +33,7 @@ struct RankView {
   std::int64_t step = 0;
   double heartbeat_age_s = 0, still_s = 0;
   bool host_waits = false;
+  bool only_waits = false;                ///< nothing runs but operations, and the host thread waits
   std::string host = {}, streams = {};    ///< activity of its host thread and its streams
   std::vector<OpView> unfinished = {};    ///< oldest first
   std::vector<OpView> last_started = {};  ///< one a group
@@ -72,6 +73,9 @@ Diagnosis diagnose(std::span<const RankView> ranks, int world_size, Phase phase,
 bool somebody_moves(std::span<const RankView> ranks, double limit_s);
 /// Diagnoses what needs no limit: a rank that has ended its part, while another waits for it.
 Diagnosis diagnose_early_end(std::span<const RankView> ranks, int world_size);
+/// Diagnoses what needs no limit either: ranks that have stood still for `still_s`, do nothing but wait, and wait for
+/// each other in different operations, in each of which some rank is missing.
+Diagnosis diagnose_deadlock(std::span<const RankView> ranks, int world_size, double still_s);
 /// "all_gather(blocks.3) #918", or what else it is known to do; may be empty.
 std::string doing(const RankView& rank);
 /// "in step 41, in all_gather(blocks.3) #918"

@@ -50,6 +50,8 @@ struct StatusPage {
   std::atomic<bool> has_reported{false};      ///< the rank has told the user why the job ends
   std::atomic<bool> report_seen{false};     ///< some rank has; written by the one that has, into every page of the host
   std::atomic<std::int32_t> host_waits{0};  ///< the host thread waits for other ranks
+  std::atomic<bool> host_syncs{false};      ///< the host thread waits for a stream of its device
+  std::atomic<bool> streams_wait{false};    ///< each stream is idle, waits for another, or is in an operation
   std::atomic<std::uint64_t> started{0}, done{0};  ///< operations
   Activity host, streams;                          ///< activity of the host thread, and of the device's streams
   std::array<FlightEntry, kEntries> entries;       ///< operation n at n mod kEntries

@@ -24,6 +24,7 @@ constexpr int kPollsThatSearch = 50, kPollsBetweenSearches = 5;
 constexpr std::int64_t kHeartbeatEvery_ns = 1'000'000'000;  // other hosts
 constexpr double kSendsWithin_s = 1;                        // a watchdog has polled that is taken to send them
 constexpr double kForOtherHosts_s = 10;                     // to which a rank that sees no culprit leaves the report
+constexpr double kDeadlockAfter_s = 2;                      // that all ranks do nothing but wait
 constexpr double kEndedAfter_s = 1;                         // that a rank waits for one that has ended
 
 /// Bytes that a thread has read and written, with the kernel's help. No allocation, no stream: also runs when memory is
@@ -289,7 +290,9 @@ void Watchdog::check_deaths() {
 void Watchdog::check_early_ends() {
   if (page_.started == page_.done || still_s() < kEndedAfter_s) return;
   const auto ranks = views();
-  const Diagnosis diagnosis = diagnose_early_end(ranks, page_.size);
+  Diagnosis diagnosis = diagnose_early_end(ranks, page_.size);
+  if (diagnosis.kind == Diagnosis::Kind::nobody && page_.streams_wait && still_s() > kDeadlockAfter_s)
+    diagnosis = diagnose_deadlock(ranks, page_.size, kDeadlockAfter_s);
   if (threads_ != nullptr && threads_->has_failed) return;  // now: whoever has left by an exception has said so before
   if (diagnosis.kind != Diagnosis::Kind::nobody) alarm(diagnosis, ranks);
 }

@@ -13,6 +13,7 @@ class MpiCommunicator : public Communicator {
   /// Takes the communicator over.
   MpiCommunicator(MPI_Comm comm, const WorldOptions& options, std::shared_ptr<Allocator> arena)
       : options_(options), arena_(std::move(arena)), exchange_(comm, options.timeout_s) {}
+  ~MpiCommunicator() override { operations_.await(); }
 
   int rank() const override { return exchange_.rank(); }
   int size() const override { return exchange_.size(); }

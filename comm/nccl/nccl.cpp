@@ -114,6 +114,7 @@ class NcclCommunicator final : public GpuSideCommunicator {
     if (hosts_->size() > 1) enroll_memory();
   }
 
+  ~NcclCommunicator() override { operations_.await(); }
   int rank() const override { return hosts_->rank(); }
   int size() const override { return hosts_->size(); }
   const char* transport() const override { return "nccl"; }

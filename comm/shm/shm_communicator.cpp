@@ -14,6 +14,7 @@ ShmCommunicator::ShmCommunicator(std::shared_ptr<ShmMemory> memory, std::vector<
       host_(place(*memory_, members_, true)) {}
 
 ShmCommunicator::~ShmCommunicator() {
+  operations_.await();
   if (staging_ != nullptr) memory_->deallocate(staging_, kStagingBytes);
   memory_->free_slot(members_[static_cast<std::size_t>(rank())].split.slot);
 }

@@ -22,6 +22,7 @@ class HierCommunicator final : public MpiCommunicator {
   /// Takes the communicator over. `host`: the ranks of this host, in the same order.
   HierCommunicator(MPI_Comm comm, HostMap map, std::unique_ptr<ShmCommunicator> host, const WorldOptions& options,
                    std::shared_ptr<Allocator> arena);
+  ~HierCommunicator() override { operations_.await(); }
 
   const char* transport() const override { return "hier"; }
   bool prefers_arena() const override { return true; }

@@ -24,6 +24,7 @@ class IdleCommunicator final : public Communicator {
         size_(static_cast<int>(ranks.size())),
         kind_(std::move(kind)),
         map_(hosts_of(ranks, kind_.stands_for)) {}
+  ~IdleCommunicator() override { operations_.await(); }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }

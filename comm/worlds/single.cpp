@@ -14,6 +14,7 @@ namespace {
 class SingleCommunicator final : public Communicator {
  public:
   explicit SingleCommunicator(std::shared_ptr<Allocator> arena) : arena_(std::move(arena)) {}
+  ~SingleCommunicator() override { operations_.await(); }
 
   int rank() const override { return 0; }
   int size() const override { return 1; }

@@ -1,5 +1,7 @@
 #include "runtime/device/cpu_device.h"
 
+#include <algorithm>
+
 #include "runtime/device/device_end.h"
 
 namespace zs {
@@ -26,6 +28,11 @@ CpuDevice::CpuDevice(const DeviceOptions& options)
 CpuDevice::~CpuDevice() {
   trace_.stop();
   end_streams(state_, options_.sync_timeout_s);
+}
+
+bool CpuDevice::is_awaited() const {
+  return std::any_of(state_->streams.begin(), state_->streams.end(),
+                     [](const auto& stream) { return stream != nullptr && stream->is_awaited(); });
 }
 
 std::uint64_t CpuDevice::completed() const { return completed_of(state_->streams); }

@@ -21,6 +21,7 @@ class CpuDevice final : public Device {
   std::exception_ptr last_thrown() const override { return state_->group.last_thrown; }
   std::uint64_t completed() const override;
   std::string activity() const override { return state_->group.activity(); }
+  bool is_awaited() const override;
   void keep(std::vector<std::shared_ptr<void>> memory) override { state_->kept.push_back(std::move(memory)); }
 
  private:

@@ -115,7 +115,10 @@ bool CpuStream::await_completion(std::uint64_t target, double limit_s) {
   host_target_.exchange(target, std::memory_order_relaxed);
   while (completed_.load(std::memory_order_relaxed) < target) {
     if (!backoff.should_sleep()) continue;
-    if (limit_s > 0 && deadline.has_passed()) return false;
+    if (limit_s > 0 && deadline.has_passed()) {
+      host_target_.store(kNobodyWaits, std::memory_order_relaxed);
+      return false;
+    }
     host_sleeps_.exchange(1, std::memory_order_relaxed);
     if (completed_.load(std::memory_order_relaxed) >= target) break;
     futex::wait(host_sleeps_, 1, backoff.sleep_ns());

@@ -54,6 +54,8 @@ class CpuStream final : public Stream {
   bool stop(double limit_s) noexcept;
   /// "idle", or the op that runs, or the stream it waits for. Any thread.
   std::string activity() const { return activity_.get(); }
+  /// True if the host waits for it. Any thread.
+  bool is_awaited() const { return host_target_.load(std::memory_order_relaxed) != kNobodyWaits; }
   /// Ops, records and waits that are done so far. Any thread.
   std::uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }
 

@@ -69,6 +69,8 @@ class Device {
   /// thread.
   virtual std::uint64_t completed() const { return 0; }
   virtual std::string activity() const { return {}; }
+  /// True if the host thread waits for a stream. Any thread.
+  virtual bool is_awaited() const { return false; }
   /// Synchronises every stream; throws the first error found, or one that was kept, after which all streams are usable
   /// again.
   void synchronize();

@@ -368,6 +368,7 @@ std::span<const ConformanceCase> operation_cases() {
       {"communicators on different streams do not mix", communicators_on_different_streams_do_not_mix, kAnyOrder},
       {"split orders ranks of a color by key", split_orders_ranks_of_a_color_by_key},
       {"communicators can be made and dropped for ever", communicators_can_be_made_and_dropped_for_ever},
+      {"a communicator that ends does what it was given", a_communicator_that_ends_does_what_it_was_given},
       {"groups in flight at once do not mix", groups_in_flight_at_once_do_not_mix},
       {"groups in flight at once do not mix, whatever the hosts' order", groups_in_flight_in_any_order_do_not_mix,
        kAnyOrder},

@@ -7,6 +7,14 @@ namespace device_poller_test {
 
 using namespace zs;
 
+TEST_CASE("a device of which every stream waits, or is in an operation, only waits") {
+  CHECK(waits_only(""));
+  CHECK(waits_only("compute: waits for stream 'unshard'; unshard: all_gather:blocks.3"));
+  CHECK(waits_only("reduce: reduce_scatter:root"));
+  CHECK_FALSE(waits_only("compute: linear; unshard: all_gather:blocks.3"));
+  CHECK_FALSE(waits_only("unshard: all_gather:blocks.3; finish: cast"));
+}
+
 TEST_CASE("a watchdog looks on while nobody answers what it asks") {
   Watchdog::Threads ranks(1);
   WatchOptions options;

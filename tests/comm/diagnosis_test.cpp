@@ -129,6 +129,37 @@ TEST_CASE("ranks of which some wait in an operation and some in a call of their 
   CHECK(diagnosis({at_call(0), in_operation(1), still(computing(2))}).rank == 2);
 }
 
+TEST_CASE("ranks that do nothing but wait for each other in different operations are found before any limit") {
+  const auto waiting = [](RankView view) {
+    view.only_waits = true;
+    return view;
+  };
+  const auto others = [&](int rank) { return waiting(done(in(computing(rank), kWorld, 9, 3), kPair, 3, 3)); };
+  const auto odd = waiting(done(in(computing(1), kPair, 4, 3), kWorld, 8, 3));
+  const auto found = [](std::vector<RankView> ranks, int world_size = 3) {
+    return diagnose_deadlock(ranks, world_size, kLimit_s);
+  };
+  CHECK(found({others(0), odd, others(2)}).kind == Kind::disagree);
+  // Each may go on: one that computes, or has moved; one that is not seen, or ends
+  auto changed = others(2);
+  changed.only_waits = false;
+  CHECK(found({others(0), odd, changed}).kind == Kind::nobody);
+  changed = others(2);
+  changed.still_s = kLimit_s / 2;
+  CHECK(found({others(0), odd, changed}).kind == Kind::nobody);
+  changed = others(2);
+  changed.has_left = true;
+  CHECK(found({others(0), odd, changed}).kind == Kind::nobody);
+  CHECK(found({others(0), odd, others(2)}, 4).kind == Kind::nobody);
+  // An operation that all have come to may last
+  const auto in_both = [&](RankView view) { return waiting(in(std::move(view), 9, 1, 3)); };
+  CHECK(found({in_both(others(0)), in_both(odd), in_both(others(2))}).kind == Kind::nobody);
+  // One in a call of its host's alone
+  auto caller = waiting(done(still(computing(1)), kWorld, 8, 3));
+  caller.host = "split";
+  CHECK(found({others(0), caller, others(2)}).kind == Kind::disagree);
+}
+
 TEST_CASE("a rank that waits is not blamed while one that cannot be seen may be the reason") {
   // Four ranks on two hosts, {0, 2} and {1, 3} pairs across them. Rank 2 is stopped: rank 0 waits in its pair, rank 1
   // for rank 0 in the world.

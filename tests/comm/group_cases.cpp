@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <deque>
+#include <thread>
 
 #include "comm/mesh.h"
 #include "tests/comm/arrays.h"
@@ -194,6 +196,22 @@ void communicators_can_be_made_and_dropped_for_ever(World& world, Device& device
     sum.expect_is("all_reduce in a new group", world.rank(),
                   [&](std::int64_t i) { return static_cast<std::int32_t>(world.size() - 1 + i); });
   }
+}
+
+void a_communicator_that_ends_does_what_it_was_given(World& world, Device& device) {
+  Stream& stream = device.stream(StreamRole::compute);
+  const auto other = world.communicator();
+  Array<std::int32_t> data(*other, 1000);
+  data.fill([&](std::int64_t i) { return world.rank() + static_cast<int>(i); });
+  {
+    const auto comm = world.communicator();
+    if (world.rank() == world.size() - 1) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    comm->all_reduce(stream, "unit", data.buffer(), ReduceOp::max);
+  }
+  // Memory of the communicator may be another's now
+  const auto next = world.communicator();
+  stream.synchronize();
+  data.expect_is("all_reduce", world.rank(), [&](std::int64_t i) { return world.size() - 1 + static_cast<int>(i); });
 }
 
 void mesh_axes_connect_the_right_ranks(World& world, Device& device) {

@@ -4,7 +4,8 @@
 // other; killed, the last rank is killed and the others must notice by themselves; refused, the last rank gets no
 // shared memory and all use mpi; tcp, how Open MPI would send over TCP is printed; meddled, the last rank writes to
 // what an operation is about to give it; unwound, an exception leaves the last rank's world while the others wait, and
-// is told outside of it; asleep, rank 0 keeps the others waiting, and it is printed how much of a processor that took.
+// is told outside of it; apart, the last rank waits in another operation than the rest; asleep, rank 0 keeps the others
+// waiting, and it is printed how much of a processor that took.
 #include <sys/resource.h>
 
 #include <chrono>
@@ -15,6 +16,7 @@
 #include <string_view>
 #include <thread>
 
+#include "comm/health/status_scope.h"
 #include "comm/health/watchdog.h"
 #include "comm/host/host_map.h"
 #include "comm/mpi/mpi_exchange.h"
@@ -159,6 +161,18 @@ void write_to_what_is_in_use(World& world) {
   device->synchronize();
 }
 
+/// No phase has a limit, and the operations would wait for 30 s.
+void wait_apart(World& world) {
+  const auto device = Device::create(DeviceKind::cpu, {});
+  const StatusScope observed(world.watchdog(), *device);
+  Stream& stream = device->stream(StreamRole::compute);
+  const auto everybody = world.communicator(), others = world.communicator();
+  for (Communicator* comm : {everybody.get(), others.get()}) comm->barrier(stream, "before");
+  const bool is_odd = world.rank() == world.size() - 1;
+  (is_odd ? everybody : others)->barrier(stream, is_odd ? "own" : "theirs");
+  device->synchronize();
+}
+
 /// As a trainer does whose handler is around everything.
 int tell_outside(std::string_view transport) {
   try {
@@ -181,9 +195,10 @@ int tell_outside(std::string_view transport) {
 }
 
 int run(std::string_view transport, std::string_view mode) {
-  const double timeout_s = mode == "" || mode == "ordered" || mode == "huge"                              ? 60
-                           : mode == "abort" || mode == "killed" || mode == "asleep" || mode == "meddled" ? 30
-                                                                                                          : 1.5;
+  const double timeout_s =
+      mode == "" || mode == "ordered" || mode == "huge"                                                 ? 60
+      : mode == "abort" || mode == "killed" || mode == "asleep" || mode == "meddled" || mode == "apart" ? 30
+                                                                                                        : 1.5;
   if (mode == "unwound") return tell_outside(transport);
   if (mode == "refused") refuse_shared_memory();
   WorldOptions options{.timeout_s = timeout_s, .sums_in_rank_order = mode == "ordered"};
@@ -213,6 +228,12 @@ int run(std::string_view transport, std::string_view mode) {
       print_tcp_settings(*world);
     } else if (mode == "meddled") {
       write_to_what_is_in_use(*world);
+    } else if (mode == "apart") {
+      try {
+        wait_apart(*world);
+      } catch (const Error&) {  // the rank that reports ends the job
+        std::this_thread::sleep_for(std::chrono::seconds(20));
+      }
     } else if (mode == "asleep") {
       wait_calmly(*world);
     } else if (mode == "killed") {
