@@ -26,6 +26,9 @@ struct Buffer {
   std::int64_t elems = 0;
   DType dtype = DType::f32;
   DeviceKind device = DeviceKind::cpu;
+  /// Number, in its context, of the tensor's storage or the parameter that the range is a part of (StorageLog); 0: of
+  /// neither.
+  std::uint32_t number = 0;
 
   std::int64_t bytes() const { return elems * size_of(dtype); }
   bool empty() const { return elems == 0; }
@@ -34,7 +37,7 @@ struct Buffer {
   Buffer slice(std::int64_t offset, std::int64_t count) const {
     if (offset < 0 || count < 0 || offset + count > elems) [[unlikely]]
       refuse_slice(offset, count);
-    return {static_cast<std::byte*>(data) + offset * size_of(dtype), count, dtype, device};
+    return {static_cast<std::byte*>(data) + offset * size_of(dtype), count, dtype, device, number};
   }
 
   /// Typed pointer; the element type must match. Only for code that runs on the buffer's device.

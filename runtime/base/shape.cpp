@@ -28,7 +28,8 @@ Shape::Shape(std::span<const std::int64_t> dims) : rank_(static_cast<int>(dims.s
 std::string Shape::str() const { return fmt::format("({})", fmt::join(dims(), ", ")); }
 
 void Shape::refuse_dim(int i) const {
-  throw Error(ExitCode::internal, fmt::format("check failed: dim {} of a shape with {} dims", i, rank_));
+  throw UsageError(fmt::format("dim {} of a shape with {} dims, {}", i, rank_, str()),
+                   "name a dim that it has; negative ones count from the end");
 }
 
 }  // namespace zs

@@ -13,8 +13,8 @@ namespace zs {
 /// says what was called, on what, and what to do instead; the call has changed nothing.
 class UsageError : public Error {
  public:
-  explicit UsageError(std::string what_happened, std::string what_to_do = {})
-      : Error(ExitCode::usage, std::move(what_happened), {}, std::move(what_to_do)) {}
+  explicit UsageError(std::string what_happened, std::string what_to_do = {}, std::string where = {})
+      : Error(ExitCode::usage, std::move(what_happened), std::move(where), std::move(what_to_do)) {}
 };
 
 }  // namespace zs

@@ -6,7 +6,6 @@
 
 #include "runtime/base/usage_error.h"
 #include "runtime/tensor/constant.h"
-#include "runtime/tensor/op_trace.h"
 
 namespace zs {
 namespace {
@@ -76,10 +75,32 @@ void check_gradient(const Node& node, std::size_t input, const Tensor& grad) {
                    "a gradient has its input's dtype: cast it");
 }
 
-void run_adding_backward(Node& node) {
+/// Scope of an op's backward, where what it saved is looked at; `began`: number of the last op before the first.
+class SavedScope {
+ public:
+  SavedScope(const Node& node, std::uint64_t began)
+      : saved_{node.name, node.sequence, began}, guard_(node.grad.context(), with_saved(node.grad.context())) {
+    node.grad.note_write();  // a gradient may have been computed in forward, and was not saved
+  }
+
+ private:
+  OpMode with_saved(const Context& context) const {
+    OpMode mode = context.mode();
+    mode.saved = &saved_;
+    return mode;
+  }
+
+  const SavedCheck saved_;
+  const OpModeGuard guard_;
+};
+
+void run_adding_backward(Node& node, std::uint64_t began) {
   AutogradState* const input = node.inputs.front().get();
   if (node.grad) {
-    Tensor grad = node.adding_backward(node.grad, input ? take_gradient(*input) : Tensor{});
+    Tensor held = input ? take_gradient(*input) : Tensor{};
+    if (held) held.note_write();  // a sum may be of an earlier backward
+    const SavedScope scope(node, began);
+    Tensor grad = node.adding_backward(node.grad, std::move(held));
     if (input) {
       check_gradient(node, 0, grad);
       put_gradient(*input, std::move(grad));
@@ -89,11 +110,14 @@ void run_adding_backward(Node& node) {
   node.adding_backward = nullptr;
 }
 
-void run_backward(Node& node) {
-  if (node.adding_backward) return run_adding_backward(node);
+void run_backward(Node& node, std::uint64_t began) {
+  if (node.adding_backward) return run_adding_backward(node, began);
   const bool is_run = static_cast<bool>(node.grad);
   std::vector<Tensor> grads;
-  if (is_run) grads = node.backward(node.grad);
+  if (is_run) {
+    const SavedScope scope(node, began);
+    grads = node.backward(node.grad);
+  }
   node.grad = {};
   node.backward = nullptr;
   node.gelu_input = {};
@@ -136,10 +160,10 @@ class SharesScope {
   const Node& node_;
 };
 
-void run_with_shares(Node& node) {
-  if (!node.grad || node.seed) return run_backward(node);  // with a seed they were given in forward
+void run_with_shares(Node& node, std::uint64_t began) {
+  if (!node.grad || node.seed) return run_backward(node, began);  // with a seed they were given in forward
   SharesScope shares(node);
-  run_backward(node);
+  run_backward(node, began);
   shares.end();
 }
 
@@ -155,7 +179,7 @@ ParameterOwner& owner_of(const Node& node, const Parameter& parameter) {
 /// One backward: the nodes that are still to run, and what keeps them alive.
 class Walk {
  public:
-  Walk(const Node* start, float seed) : start_(start), seed_(seed) {}
+  Walk(const Node* start, float seed, std::uint64_t began) : start_(start), seed_(seed), began_(began) {}
 
   /// Adds `root` and what it came from, as far as that is newer than `oldest`. All of it is newer than what is still to
   /// run.
@@ -200,7 +224,7 @@ class Walk {
     if (node.rerun) {
       run_again(node);
     } else {
-      run_with_shares(node);
+      run_with_shares(node, began_);
     }
     for (Parameter* parameter : node.parameters) {
       parameter->drop_use();
@@ -211,7 +235,11 @@ class Walk {
   /// The ops that it records take its place: they come next, and have added their own uses of the parameters.
   void run_again(Node& node) {
     const std::uint64_t before = node.grad ? node.grad.context().next_sequence() : 0;
-    const std::shared_ptr<AutogradState> output = node.grad ? node.rerun() : nullptr;
+    std::shared_ptr<AutogradState> output;
+    if (node.grad) {
+      const SavedScope scope(node, began_);
+      output = node.rerun();
+    }
     node.rerun = nullptr;
     if (output) {
       if (&node == start_) start_ = output->producer.get();
@@ -223,59 +251,10 @@ class Walk {
 
   const Node* start_;  // node where backward starts, or that a recomputed function recorded there
   float seed_;
+  std::uint64_t began_;
   std::vector<Node*> to_run_;  // the newest last
   std::vector<std::shared_ptr<Node>> keep_;
 };
-
-/// Null when nothing here wants a gradient, or nothing is recorded.
-std::shared_ptr<Node> make_node(Context& context, std::string name, const std::vector<Tensor>& inputs,
-                                const std::vector<Parameter*>& parameters) {
-  const bool wanted =
-      std::any_of(parameters.begin(), parameters.end(), [](const Parameter* p) { return p && p->is_trainable(); }) ||
-      std::any_of(inputs.begin(), inputs.end(), [](const Tensor& t) { return t && t.requires_grad(); });
-  if (!context.is_grad_enabled() || !wanted) return nullptr;
-
-  auto node = std::make_shared<Node>();
-  node->name = std::move(name);
-  node->sequence = context.next_sequence();
-  for (const Tensor& input : inputs) {
-    node->inputs.push_back(input && input.requires_grad() ? input.autograd() : nullptr);
-    node->input_kinds.push_back({input.shape(), input.dtype()});
-  }
-  for (Parameter* parameter : parameters) {
-    if (!parameter) continue;
-    if (parameter->owner() == nullptr)
-      throw UsageError(fmt::format("op {} takes parameter {}, which no model has", node->name, parameter->name()),
-                       "give its module to fully_shard first");
-    parameter->add_use();
-    node->parameters.push_back(parameter);
-  }
-  return node;
-}
-
-void set_producer(Tensor& output, std::shared_ptr<Node> node) {
-  auto state = std::make_shared<AutogradState>();
-  state->producer = std::move(node);
-  output.set_autograd(std::move(state));
-}
-
-/// Streams of different devices, and of different contexts, know nothing of each other.
-void check_contexts(const std::string& op, const Tensor& output, const Tensor& input) {
-  if (input && &input.context() != &output.context()) [[unlikely]]
-    throw UsageError(fmt::format("op {}: {} and {} belong to different devices or contexts", op, input.describe(),
-                                 output.describe()),
-                     "make all tensors of an op in one context; copy values by to_host() and from_host()");
-}
-
-/// Checks of an op before it is recorded; in the first run of a recomputed function, where it is not to be, true.
-bool begins_record(const std::string& name, Tensor& output, const std::vector<Tensor>& inputs,
-                   const std::vector<Parameter*>& parameters) {
-  for (const Tensor& input : inputs) check_contexts(name, output, input);
-  const OpMode& mode = output.context().mode();
-  if (mode.repeated) mode.repeated->repeat(name, output, inputs, parameters);
-  if (mode.noted) mode.noted->note(name, output, inputs, parameters);
-  return mode.noted != nullptr;
-}
 
 }  // namespace
 
@@ -291,74 +270,6 @@ Node::~Node() {
   }
 }
 
-Tensor no_gradient() {
-  // Never destroyed: where one rank of a process calls exit(), the threads of the others still hold it.
-  static const auto& mark = *new std::shared_ptr<AutogradState>(std::make_shared<AutogradState>());
-  Tensor none;
-  none.set_autograd(mark);
-  return none;
-}
-
-void record_op(Tensor& output, std::string name, const std::vector<Tensor>& inputs,
-               const std::vector<Parameter*>& parameters, Backward backward) {
-  if (begins_record(name, output, inputs, parameters)) return;
-  std::shared_ptr<Node> node = make_node(output.context(), std::move(name), inputs, parameters);
-  if (!node) return;
-  node->backward = std::move(backward);
-  set_producer(output, std::move(node));
-}
-
-void record_adding_op(Tensor& output, std::string name, const Tensor& input, const std::vector<Parameter*>& parameters,
-                      AddingBackward backward) {
-  if (begins_record(name, output, {input}, parameters)) return;
-  std::shared_ptr<Node> node = make_node(output.context(), std::move(name), {input}, parameters);
-  if (!node) return;
-  node->adding_backward = std::move(backward);
-  set_producer(output, std::move(node));
-}
-
-/// Autograd knows ops of one output: an empty tensor stands for all of them, comes from the inputs, and each output
-/// comes from it. Outputs are newer than it is, so that it takes their gradients when they all have theirs.
-void record_outputs(std::vector<Tensor>& outputs, const std::string& name, const std::vector<Tensor>& inputs,
-                    const std::vector<Parameter*>& parameters, BackwardOfMany backward) {
-  ZS_REQUIRE(!outputs.empty(), "op {} has no outputs", name);
-  Context& context = outputs.front().context();
-  auto grads = std::make_shared<std::vector<Tensor>>(outputs.size());
-  std::vector<Node::Kind> kinds;
-  for (const Tensor& output : outputs) kinds.push_back({output.shape(), output.dtype()});
-  Tensor all = Tensor::empty(context, {0}, DType::f32);
-  record_op(all, name, inputs, parameters, [&context, grads, kinds, backward = std::move(backward)](const Tensor&) {
-    for (std::size_t i = 0; i < kinds.size(); ++i)
-      if (!(*grads)[i]) (*grads)[i] = Tensor::zeros(context, kinds[i].shape, kinds[i].dtype);
-    const std::vector<Tensor> taken = std::exchange(*grads, {});
-    return backward(taken);
-  });
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    record_op(outputs[i], name, {all}, {}, [&context, grads, i](const Tensor& dy) {
-      (*grads)[i] = dy;
-      return std::vector<Tensor>{Tensor::empty(context, {0}, DType::f32)};
-    });
-  }
-}
-
-Tensor on_gradient(const Tensor& x, std::function<Tensor(const Tensor& grad)> f) {
-  if (!x) throw UsageError("on_gradient of an empty tensor");
-  Tensor view = x.detach();
-  record_op(view, "on_gradient", {x}, {}, [f = std::move(f)](const Tensor& dy) {
-    const Tensor changed = f(dy.detach());
-    return std::vector<Tensor>{changed ? changed : dy};
-  });
-  return view;
-}
-
-void record_rerun(Tensor& output, const std::vector<Tensor>& inputs, const std::vector<Parameter*>& parameters,
-                  Rerun rerun) {
-  std::shared_ptr<Node> node = make_node(output.context(), "recompute", inputs, parameters);
-  if (!node) return;
-  node->rerun = std::move(rerun);
-  set_producer(output, std::move(node));
-}
-
 void Tensor::backward(float seed) const { zs::backward(*this, seed); }
 
 void backward(const Tensor& loss, float seed) {
@@ -371,7 +282,7 @@ void backward(const Tensor& loss, float seed) {
                      "was it computed under a NoGradGuard or in evaluation, from detached tensors, or from frozen "
                      "parameters alone?");
   const std::shared_ptr<Node>& root = loss.autograd()->producer;
-  Walk walk(root.get(), seed);
+  Walk walk(root.get(), seed, loss.context().next_sequence());
   walk.enter(root, 0);
   root->grad = constant(loss.context(), loss.shape(), seed);
   walk.run();

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "kernels/cudnn.h"
 #include "runtime/device/device.h"
+#include "runtime/tensor/storage_log.h"
 
 namespace zs {
 
@@ -17,15 +20,18 @@ struct OpMode {
   bool runs_again = false;      ///< inside the second run of a recomputed function
   OpTrace* noted = nullptr;     ///< in the first run of a recomputed function: takes its ops down
   OpTrace* repeated = nullptr;  ///< in the second run, and whatever runs for the first time in it: they come again
+  const SavedCheck* saved = nullptr;  ///< in an op's backward
   /// Launches are left out; storage made meanwhile is noted here
   std::vector<std::weak_ptr<const void>>* unfilled = nullptr;
 };
 
 /// Place where tensors of one runtime live and run: a device, its compute stream and its kernels, and whether ops
-/// record for backward. Owned by the runtime, outlives every tensor made in it; one host thread uses it.
+/// record for backward. Owned by the runtime; tensors that outlive it have no elements any more. One host thread uses
+/// it.
 class Context {
  public:
   explicit Context(Device& device) : device_(device), kernels_(kernels_for(device)) {}
+  ~Context() { storages_.end(); }
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
@@ -39,12 +45,24 @@ class Context {
   /// Enqueues work on the compute stream. Work captures buffers and scalars by value, never tensors: memory is ordered
   /// by the stream, not by references. Left out where the mode says so.
   void launch(OpInfo info, Work work) const {
-    if (mode_.unfilled == nullptr) stream().enqueue(std::move(info), std::move(work));
+    check_thread(info.name);
+    if (mode_.unfilled != nullptr) return;
+    storages_.note(info, sequence_, mode_.records && mode_.saved == nullptr, mode_.saved);
+    stream().enqueue(std::move(info), std::move(work));
   }
 
   const OpMode& mode() const { return mode_; }
   bool is_grad_enabled() const { return mode_.records; }
   std::uint64_t next_sequence() { return ++sequence_; }
+  std::uint64_t last_sequence() const { return sequence_; }
+  StorageLog& storages() const { return storages_; }
+
+  /// UsageError of `call` on another thread than the one whose micro-batch is open.
+  void check_thread(std::string_view call) const {
+    const void* const user = user_.load(std::memory_order_relaxed);
+    if (user != nullptr && user != this_thread()) [[unlikely]]
+      refuse_thread(call);
+  }
 
  private:
   friend class OpModeGuard;
@@ -54,10 +72,38 @@ class Context {
     if (!is_gpu) return cpu_kernels();
     return device.options().cudnn_attention ? cuda_kernels_with_cudnn() : cuda_kernels();
   }
+  friend class ContextClaim;
+  /// An address that no other thread has.
+  static const void* this_thread() {
+    static thread_local const char mark = 0;
+    return &mark;
+  }
+  [[noreturn]] static void refuse_thread(std::string_view call);
+
   Device& device_;
   const KernelTable& kernels_;
+  std::atomic<const void*> user_{nullptr};  // thread of the open claims
+  int claims_ = 0;
   OpMode mode_;
-  std::uint64_t sequence_ = 0;  // creation order of autograd nodes
+  mutable StorageLog storages_;  // launches, which change nothing else here, are noted in it
+  std::uint64_t sequence_ = 0;   // creation order of autograd nodes
+};
+
+/// Scope in which the thread that begins it alone uses the context; nests.
+class ContextClaim {
+ public:
+  explicit ContextClaim(Context& context) : context_(context) {
+    context.user_ = Context::this_thread();
+    ++context.claims_;
+  }
+  ~ContextClaim() {
+    if (--context_.claims_ == 0) context_.user_ = nullptr;
+  }
+  ContextClaim(const ContextClaim&) = delete;
+  ContextClaim& operator=(const ContextClaim&) = delete;
+
+ private:
+  Context& context_;
 };
 
 /// Scope in which ops behave in this mode.

@@ -9,6 +9,7 @@ struct DotProductOptions {
   bool is_causal = false;  ///< query t of T sees the keys up to S - T + t, so that the last one sees all
   float scale = 0;         ///< factor of the products; 0: 1 / sqrt(D)
   /// f32, bf16 or i32, to be broadcast to (B, heads, T, S): 0 where a query does not see a key. Each sees one at least.
+  /// On the CPU a value below 0, as masks have that are added, is a UsageError of the op's work.
   Tensor mask = {};
 };
 

@@ -94,6 +94,9 @@ void Parameter::set_owner(ParameterOwner* owner, ParameterPart part) {
                        "cut a dim that it has, by a number of ranks that divides it");
     dims[static_cast<std::size_t>(part.dim)] /= part.count;
   }
+  if (number_ != 0) owner_->context_of_ops()->storages().remove(std::exchange(number_, 0));
+  if (owner != nullptr && owner->context_of_ops() != nullptr) number_ = owner->context_of_ops()->storages().add(*this);
+  value_.number = number_;
   owner_ = owner;
   part_ = part;
   shape_ = Shape(dims);

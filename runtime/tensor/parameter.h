@@ -20,6 +20,8 @@ class Tensor;
 /// its parameters, so values are there when backward needs them and the owner knows when its gradients are complete.
 class ParameterOwner {
  public:
+  /// `context`: where ops use its parameters, and outlives their time with it; null: it is not known which ops do.
+  explicit ParameterOwner(Context* context = nullptr) : context_of_ops_(context) {}
   virtual ~ParameterOwner() = default;
   /// Called before the op's backward is enqueued (or, of an op that computes its gradients in forward, these): value
   /// and gradient target must be bound on return.
@@ -28,6 +30,10 @@ class ParameterOwner {
   virtual void after_backward(Parameter& parameter) = 0;
   /// Somebody asks for its value while none is bound: throws a UsageError that says why there is none.
   [[noreturn]] virtual void refuse_use(const Parameter& parameter) const;
+  Context* context_of_ops() const { return context_of_ops_; }
+
+ private:
+  Context* context_of_ops_;
 };
 
 /// Initial values: normal with this standard deviation; where it is zero, uniform between -uniform_bound and
@@ -88,7 +94,10 @@ class Parameter {
     return value_;
   }
   bool is_bound() const { return value_.data != nullptr; }
-  void bind(Buffer value) { value_ = value; }
+  void bind(Buffer value) {
+    value_ = value;
+    value_.number = number_;
+  }
   void unbind() { value_ = {}; }
 
   /// Adds an op's share of the gradient, f32 or bf16, of this parameter's shape; enqueues. Nothing where the parameter
@@ -147,6 +156,7 @@ class Parameter {
   void drop_early_gradient() { --early_gradients_; }
 
  private:
+  friend class StorageLog;
   struct Shares;
   [[noreturn]] void refuse_use() const;
 
@@ -162,6 +172,7 @@ class Parameter {
   bool has_share_ = false;          // since begin_shares
   std::shared_ptr<Shares> shares_;  // null: none lie apart
   ParameterOwner* owner_ = nullptr;
+  std::uint32_t number_ = 0;  // number in the StorageLog of its owner's context; 0: in none
   int pending_uses_ = 0;
   int early_gradients_ = 0;
 };

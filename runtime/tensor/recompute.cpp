@@ -45,6 +45,8 @@ Tensor run_first(Context& context, const Recomputed& function, OpTrace& trace) {
 /// The output, recorded. Its elements, and all else that `last` makes, are noted in `unfilled`.
 Tensor run_again(Context& context, const Recomputed& function, OpTrace& trace,
                  std::vector<std::weak_ptr<const void>>& unfilled) {
+  for (const Tensor& input : function.inputs)
+    if (input && context.mode().saved != nullptr) context.storages().check_saved(input.buffer(), *context.mode().saved);
   OpMode mode;
   mode.runs_again = true;
   mode.repeated = &trace;
@@ -82,6 +84,7 @@ Rerun rerun_of(Context& context, std::shared_ptr<const Recomputed> function, std
 }  // namespace
 
 Tensor recompute(std::vector<Tensor> inputs, TensorFunction function) {
+  if (!function) throw UsageError("recompute() of an empty function", "give it one");
   return recompute(
       std::move(inputs),
       [function = std::move(function)](const std::vector<Tensor>& in) { return std::vector<Tensor>{function(in)}; },

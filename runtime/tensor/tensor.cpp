@@ -9,11 +9,6 @@
 
 namespace zs {
 
-struct Tensor::Storage {
-  Context& context;
-  Memory memory;
-};
-
 namespace {
 
 void check_count(std::size_t values, const Shape& shape) {
@@ -24,9 +19,10 @@ void check_count(std::size_t values, const Shape& shape) {
 }  // namespace
 
 Tensor Tensor::empty(Context& context, Shape shape, DType dtype, const char* label) {
+  context.check_thread("a new tensor");
   Tensor tensor;
   const std::int64_t bytes = shape.numel() * size_of(dtype);
-  tensor.storage_ = std::make_shared<Storage>(Storage{context, context.pool().acquire(bytes, context.stream(), label)});
+  tensor.storage_ = std::make_shared<TensorStorage>(context, context.pool().acquire(bytes, context.stream(), label));
   tensor.shape_ = shape;
   tensor.dtype_ = dtype;
   if (auto* const unfilled = context.mode().unfilled) unfilled->push_back(tensor.storage_);
@@ -66,13 +62,25 @@ Tensor Tensor::from_host(Context& context, Shape shape, std::vector<std::int32_t
 
 Context& Tensor::context() const {
   if (storage_ == nullptr) throw UsageError("an empty tensor has no context", "give it a value first");
-  return storage_->context;
+  if (storage_->context == nullptr)
+    throw UsageError(fmt::format("a tensor, {}, is used after its context has ended", describe()),
+                     "let it end with the body of zs::run, or copy its values by to_host() before");
+  return *storage_->context;
+}
+
+void Tensor::note_write() const { context().storages().note_write(storage_->number, context().last_sequence()); }
+
+const Parameter* Tensor::take_unnamed(std::span<Parameter* const> named) const {
+  return context().storages().take_unnamed(storage_->number, named);
 }
 
 Buffer Tensor::buffer() const {
   if (storage_ == nullptr) throw UsageError("an empty tensor has no elements", "give it a value first");
+  if (storage_->context == nullptr) static_cast<void>(context());  // the call refuses a context that has ended
   const std::int64_t storage_elems = storage_->memory.bytes() / size_of(dtype_);
-  return storage_->memory.buffer(dtype_, storage_elems).slice(offset_, numel());
+  Buffer all = storage_->memory.buffer(dtype_, storage_elems);
+  all.number = storage_->number;
+  return all.slice(offset_, numel());
 }
 
 Tensor Tensor::reshape(Shape shape) const {
@@ -84,6 +92,19 @@ Tensor Tensor::reshape(Shape shape) const {
   record_op(view, "reshape", {*this}, {},
             [from = shape_](const Tensor& dy) { return std::vector<Tensor>{dy.detach().reshape(from)}; });
   return view;
+}
+
+Tensor Tensor::reshape(std::initializer_list<std::int64_t> sizes) const {
+  std::vector<std::int64_t> dims(sizes);
+  const auto open = std::find(dims.begin(), dims.end(), -1);
+  if (open == dims.end()) return reshape(Shape(sizes));
+  *open = 1;
+  const std::int64_t others = Shape(dims).numel();
+  if (others == 0 || numel() % others != 0)
+    throw UsageError(fmt::format("reshape of {} to ({})", shape_.str(), fmt::join(sizes, ", ")),
+                     fmt::format("the sizes beside one -1 have to divide {} elements", numel()));
+  *open = numel() / others;
+  return reshape(Shape(dims));
 }
 
 namespace {

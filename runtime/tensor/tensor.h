@@ -1,5 +1,6 @@
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 namespace zs {
 
 class Node;
+class Parameter;
 class Tensor;
 
 /// Autograd's record of a tensor: the op that produced it, or, for a leaf, that it wants a gradient, and the gradient.
@@ -36,6 +38,8 @@ class Tensor {
   explicit operator bool() const { return storage_ != nullptr; }
   const Shape& shape() const { return shape_; }
   std::int64_t numel() const { return shape_.numel(); }
+  /// Size of dim `i`; negative counts from the end.
+  std::int64_t size(int i) const { return shape_[i]; }
   DType dtype() const { return dtype_; }
   /// "f32 (4, 64)"
   std::string describe() const { return std::string(name_of(dtype_)).append(" ").append(shape_.str()); }
@@ -44,6 +48,8 @@ class Tensor {
 
   /// View of these elements under another shape of equal numel; gradients flow through.
   Tensor reshape(Shape shape) const;
+  /// One of the sizes may be -1: it is what the others leave.
+  Tensor reshape(std::initializer_list<std::int64_t> sizes) const;
   /// Rows [first, first + count) of the outermost dim; shares storage, and gradients flow through.
   Tensor rows(std::int64_t first, std::int64_t count) const;
   /// Handle to these elements that is cut off from the graph.
@@ -62,10 +68,14 @@ class Tensor {
   void set_autograd(std::shared_ptr<AutogradState> state) { autograd_ = std::move(state); }
   /// True if no other handle shares the storage, so that it may be overwritten.
   bool is_sole_owner() const { return storage_.use_count() == 1; }
+  /// True if both share one storage.
+  bool is_same_storage(const Tensor& other) const { return storage_ == other.storage_; }
+  /// Calls of the same names of the context's StorageLog, for this storage.
+  void note_write() const;
+  const Parameter* take_unnamed(std::span<Parameter* const> named) const;
 
  private:
-  struct Storage;
-  std::shared_ptr<Storage> storage_;
+  std::shared_ptr<TensorStorage> storage_;
   Shape shape_;
   std::int64_t offset_ = 0;
   DType dtype_ = DType::f32;

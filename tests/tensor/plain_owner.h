@@ -17,8 +17,8 @@ namespace zs::test {
 /// Owns the values and gradients, not the parameters, which are of no use without it.
 class PlainOwner : public ParameterOwner {
  public:
-  PlainOwner(Context& context, DType dtype, DType grad_dtype)
-      : context_(context), dtype_(dtype), grad_dtype_(grad_dtype) {}
+  PlainOwner(Context& context, DType dtype, DType grad_dtype, Context* context_of_ops = nullptr)
+      : ParameterOwner(context_of_ops), context_(context), dtype_(dtype), grad_dtype_(grad_dtype) {}
   explicit PlainOwner(Context& context) : PlainOwner(context, DType::f32, DType::f32) {}
   PlainOwner(const PlainOwner&) = delete;
   PlainOwner& operator=(const PlainOwner&) = delete;

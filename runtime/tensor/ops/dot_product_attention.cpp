@@ -3,6 +3,7 @@
 #include "runtime/base/usage_error.h"
 #include "runtime/tensor/arithmetic.h"
 #include "runtime/tensor/dot_product_attention.h"
+#include "runtime/tensor/host_view.h"
 #include "runtime/tensor/layout.h"
 #include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/ops.h"
@@ -27,6 +28,24 @@ void check(const Tensor& q, const Tensor& k, const Tensor& v, const DotProductOp
   if (options.is_causal && a[2] > b[2])
     throw UsageError(fmt::format("op dot_product_attention: {} queries, causal, to {} keys", a[2], b[2]),
                      "a query sees a key at least");
+}
+
+/// A mask that is to be added has values far below 0 where nothing is seen, which here would be what is. On a GPU the
+/// look at them would wait for it.
+void check_mask(const Tensor& mask) {
+  if (mask.context().device().kind() != DeviceKind::cpu) return;
+  launch_on_host(mask.context(), {"check_mask", {mask.buffer()}, {}},
+                 [](ExecContext&, const std::vector<Buffer>& reads) {
+                   const Buffer& in = reads[0];
+                   const auto is_below = [&](std::int64_t i) {
+                     if (in.dtype == DType::i32) return in.as<std::int32_t>()[i] < 0;
+                     return (in.dtype == DType::f32 ? in.as<float>()[i] : static_cast<float>(in.as<BFloat16>()[i])) < 0;
+                   };
+                   for (std::int64_t i = 0; i < in.elems; ++i)
+                     if (is_below(i))
+                       throw UsageError(fmt::format("the mask has a value below 0, element {}", i),
+                                        "give 1 where a key is seen and 0 where not: a mask is not added");
+                 });
 }
 
 /// (B, heads, T, D) to (B, T, heads D).
@@ -57,6 +76,7 @@ Tensor dot_product_attention(const Tensor& q, const Tensor& k, const Tensor& v, 
     scores =
         where(le(arange(context, seen).reshape({1, seen}), arange(context, tokens, seen - tokens).reshape({tokens, 1})),
               scores, kUnseen);
+  if (options.mask) check_mask(options.mask);
   if (options.mask) scores = where(options.mask, scores, kUnseen);
   const Tensor shares = softmax(scores).reshape({batch, groups, each * tokens, seen});
   return matmul(shares, v).reshape({batch, heads, tokens, width});

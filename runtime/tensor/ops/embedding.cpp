@@ -9,6 +9,14 @@ namespace {
 
 using Runs = std::vector<Documents::Run>;
 
+/// Rows that ids may name: those that are padding (Parameter::matrix_rows) are none.
+Buffer rows_of_ids(const Parameter& table) {
+  std::int64_t rows = 0;
+  for (const std::int64_t of_matrix : table.matrix_rows()) rows += of_matrix;
+  const Buffer all = table.value();
+  return rows == 0 || !table.part().is_whole() ? all : all.slice(0, rows * table.shape()[1]);
+}
+
 /// But for the rows of the id `padding`, which have none.
 void table_gradient(const Tensor& dy, const Tensor& ids, Parameter& table, std::int64_t padding) {
   if (!table.is_trainable()) return;
@@ -52,7 +60,7 @@ Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions, std:
     throw UsageError(fmt::format("op embedding: ids are {}, expected (B, T)", ids.describe()));
   Context& context = ids.context();
   const std::int64_t batch = ids.shape()[0], time = ids.shape()[1], width = table.shape()[1];
-  const Buffer rows = table.value(), index = ids.buffer();
+  const Buffer rows = rows_of_ids(table), index = ids.buffer();
   const Runs runs = documents.runs("embedding", batch, time);
   Buffer offsets;
   if (positions != nullptr) {
