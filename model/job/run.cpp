@@ -8,6 +8,7 @@
 #include <new>
 #include <thread>
 
+#include "comm/health/status_scope.h"
 #include "comm/health/watchdog.h"
 #include "comm/together.h"
 #include "kernels/kernels.h"
@@ -55,9 +56,11 @@ void print(const std::string& program, Failure failure, const std::string& place
 
 /// The last words of a rank that the others know nothing of, and the end of the job. One rank of a host says them.
 int end_alone(World& world, const std::string& program, const Failure& failure) {
-  // The rank that has caused a failure is to report it.
-  if (failure.is_consequence) std::this_thread::sleep_for(std::chrono::seconds(1));
   Watchdog* const watchdog = world.watchdog();
+  // The rank that has caused a failure is to report it, and a watchdog that has reported ends the job with its own
+  // code.
+  const bool has_been_reported = watchdog != nullptr && watchdog->report_seen();
+  if (failure.is_consequence || has_been_reported) std::this_thread::sleep_for(std::chrono::seconds(1));
   if (watchdog == nullptr || watchdog->try_claim_report(failure.what))
     print(program, failure, world.size() > 1 ? fmt::format("rank {}", world.rank()) : "");
   std::fflush(nullptr);
@@ -98,6 +101,7 @@ void run_rank(World& world, const std::string& program, const std::vector<std::s
   chosen.device.threads = options.threads > 0 ? options.threads : share.threads;
   chosen.device.cpus = share.cpus;
   RankDevice device(world, std::move(chosen));
+  const StatusScope observed(world.watchdog(), device.device());
   Context context(device.device());
   Job job{device.world(), device.device(), context, arguments};
   body(job);
@@ -105,6 +109,7 @@ void run_rank(World& world, const std::string& program, const std::vector<std::s
 }
 
 void check(const RunOptions& options) {
+  chosen_transport(options.transport);  // a wrong name is refused, also where one rank has no use for it
   if (!(options.timeout_s > 0) || options.threads < 0 || options.local_ranks < 0)
     throw UsageError(fmt::format("zs::run with a timeout of {} s, {} threads and {} local ranks", options.timeout_s,
                                  options.threads, options.local_ranks),

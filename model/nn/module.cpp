@@ -1,7 +1,10 @@
 #include "model/nn/module.h"
 
+#include <cxxabi.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <span>
@@ -189,6 +192,15 @@ class TreeCheck {
   std::vector<Parameter*> ignored_, buffers_;
 };
 
+std::string name_of_type(const std::type_info& type) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(abi::__cxa_demangle(type.name(), nullptr, nullptr, &status),
+                                                         &std::free);
+  const std::string_view whole = status == 0 ? name.get() : type.name();
+  const std::size_t scope = whole.rfind("::");
+  return std::string(scope == std::string_view::npos ? whole : whole.substr(scope + 2));
+}
+
 void add_once(std::vector<int>& units, int unit) {
   if (std::find(units.begin(), units.end(), unit) == units.end()) units.push_back(unit);
 }
@@ -211,10 +223,12 @@ Module::~Module() {
   }
 }
 
-std::string Module::path_of(const std::string& name) const { return path_.empty() ? name : path_ + "." + name; }
+std::string Module::path_of(const std::string& name) const {
+  if (name.empty()) throw UsageError(fmt::format("a part without a name of module \"{}\"", path_), "name it");
+  return path_.empty() ? name : path_ + "." + name;
+}
 
 Parameter& Module::add_parameter(const std::string& name, Shape shape, Init init, bool has_decay) {
-  if (name.empty()) throw UsageError(fmt::format("a parameter without a name of module \"{}\"", path_), "name it");
   if (shape.numel() == 0)
     throw UsageError(fmt::format("parameter {} of shape {} has no elements", path_of(name), shape.str()),
                      "give its module sizes above 0");
@@ -253,6 +267,19 @@ void Module::open(std::vector<int> units) { opened_ = std::move(units); }
 void Module::detach() {
   attach(nullptr, 0);
   for (Module* child : children_) child->detach();
+}
+
+void throw_within(const Module& module, const UsageError& error) {
+  if (module.path().empty() || !error.where().empty()) throw;
+  throw UsageError(error.what_happened(), error.what_to_do(), "in " + module.path());
+}
+
+void refuse_subclass(const Module& module, const std::type_info& called) {
+  const std::string own = name_of_type(typeid(module)), base = name_of_type(called);
+  throw UsageError(
+      fmt::format("module \"{}\", a {}, is called as the {} that it is derived from, whose forward would run",
+                  module.path(), own, base),
+      fmt::format("derive it from Layer<{0}, {1}>, and call it as a {0}", own, base));
 }
 
 ForwardScope Module::entered() const {

@@ -6,6 +6,8 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -32,6 +34,8 @@ class Module {
   const std::vector<std::unique_ptr<Parameter>>& own_parameters() const { return parameters_; }
   const std::vector<std::unique_ptr<Parameter>>& own_buffers() const { return buffers_; }
   const std::vector<Module*>& children() const { return children_; }
+  /// True of a Layer whose subclasses are called as it is: its forward is virtual, or they have none of their own.
+  virtual bool serves_subclasses() const { return false; }
   /// True if a plan by blocks makes this module a unit of its own.
   virtual bool is_block() const { return false; }
 
@@ -142,6 +146,11 @@ class Module {
   mutable bool is_called_ = false;
 };
 
+/// UsageError: the module is called as `called`, which it is derived from.
+[[noreturn]] void refuse_subclass(const Module& module, const std::type_info& called);
+/// Throws the error of a module's forward, which says where unless a module below it has said so.
+[[noreturn]] void throw_within(const Module& module, const UsageError& error);
+
 /// A module that is called: `y = layer(x)` runs Derived::forward, of any arguments, while the parameters of its unit
 /// are unsharded.
 ///
@@ -150,17 +159,32 @@ class Module {
 ///       zs::Parameter& weight = add_parameter("weight", {10, 32}, {.normal_std = 0.1f}, true);
 ///       zs::Tensor forward(const zs::Tensor& x) { return zs::linear(x, weight, nullptr); }
 ///     };
+///
+/// A subclass of a Layer is one itself, over that: `struct Scaled : zs::Layer<Scaled, Head>`, whose constructor passes
+/// on Head's arguments. Called as a Head it would run Head's forward: a UsageError, unless serves_subclasses().
 template <class Derived, class Base = Module>
 class Layer : public Base {
  public:
   template <class... Args>
   auto operator()(Args&&... args) {
+    if (typeid(*this) != typeid(Derived) && !this->serves_subclasses()) [[unlikely]]
+      refuse_subclass(*this, typeid(Derived));
     const typename Base::Call call(*this);
-    return static_cast<Derived&>(*this).forward(std::forward<Args>(args)...);
+    try {
+      return static_cast<Derived&>(*this).forward(std::forward<Args>(args)...);
+    } catch (const UsageError& error) {
+      throw_within(*this, error);
+    }
   }
 
  protected:
-  explicit Layer(std::string path = {}) : Base(std::move(path)) {}
+  Layer() requires(!std::is_default_constructible_v<Base>) : Base(std::string()) {}
+  Layer() requires(std::is_default_constructible_v<Base>) {}
+  explicit Layer(std::string path) : Base(std::move(path)) {}
+  template <class First, class... Rest>
+  requires(sizeof...(Rest) > 0 || !std::is_convertible_v<First, std::string>) explicit Layer(First&& first,
+                                                                                             Rest&&... rest)
+      : Base(std::forward<First>(first), std::forward<Rest>(rest)...) {}
 };
 
 /// Modules that become units.

@@ -12,6 +12,7 @@ class Norm : public Layer<Norm> {
   Tensor forward(const Tensor& x);
   /// x + residual, and its norm, in one pass where nothing has to be cast in between.
   SumAndNorm forward_sum(const Tensor& x, const Tensor& residual);
+  bool serves_subclasses() const override { return true; }
 
  protected:
   Norm(std::string path, std::int64_t width, float eps);

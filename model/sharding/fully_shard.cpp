@@ -160,7 +160,7 @@ void ShardedModel::set_reshard_after_backward(const Module& module, bool reshard
 }
 
 MicroBatch::MicroBatch(ShardedRuntime& runtime, Mode mode, const MicroBatchOptions& options)
-    : runtime_(&runtime), exceptions_(std::uncaught_exceptions()) {
+    : runtime_(&runtime), model_(runtime.executor().step().life()), exceptions_(std::uncaught_exceptions()) {
   runtime.begin_micro_batch(mode, options.last, options.first_sample);
   if (mode == Mode::eval) no_grad_ = std::make_unique<NoGradGuard>(runtime.context());
 }
@@ -175,6 +175,7 @@ void MicroBatch::end() {
   if (runtime_ == nullptr) throw UsageError("a micro-batch is ended twice", "leave out end(), or call it once");
   ShardedRuntime& runtime = *std::exchange(runtime_, nullptr);
   no_grad_.reset();
+  model_.check("the end of a micro-batch");
   try {
     runtime.check_backward();
     runtime.end_micro_batch();
@@ -188,6 +189,7 @@ void MicroBatch::end() {
 void MicroBatch::abandon() noexcept {
   ShardedRuntime& runtime = *std::exchange(runtime_, nullptr);
   no_grad_.reset();
+  if (model_.has_ended()) return;
   try {
     runtime.abandon();
   } catch (const UsageError& error) {  // the micro-batch is abandoned all the same

@@ -42,6 +42,7 @@ class [[nodiscard]] MicroBatch {
  public:
   MicroBatch(MicroBatch&& other) noexcept
       : runtime_(std::exchange(other.runtime_, nullptr)),
+        model_(other.model_),
         no_grad_(std::move(other.no_grad_)),
         exceptions_(other.exceptions_) {}
   MicroBatch& operator=(MicroBatch&&) = delete;
@@ -60,6 +61,7 @@ class [[nodiscard]] MicroBatch {
   void abandon() noexcept;
 
   ShardedRuntime* runtime_;  // null: it has ended
+  Lifetime::Watch model_;
   std::unique_ptr<NoGradGuard> no_grad_;
   int exceptions_;
 };

@@ -119,7 +119,7 @@ TEST_CASE("a cache is refused where a token sees what comes behind it, or a mask
   const Tensor mask = is_causal ? Tensor::zeros(layer.context, {kTokens, kTokens}, DType::f32) : Tensor{};
   CHECK(message_of([&] { layer.net(x, Documents(), mask); }) ==
         std::string("attention \"attention\" with a cache ") + (is_causal ? "and a mask" : "is not causal") +
-            ": a cache is of tokens that see those before them, all or a window of them");
+            " (in attention): a cache is of tokens that see those before them, all or a window of them");
 }
 
 }  // namespace zs::test::attention_test

@@ -1,16 +1,21 @@
 // Modules, models and graphs that end in the wrong order, models that were moved, and ranks that begin differently.
 #include <catch2/catch.hpp>
 
+#include <functional>
 #include <memory>
+#include <stdexcept>
+#include <thread>
 
 #include "model/nn/batch_norm.h"
 #include "model/nn/linear.h"
 #include "model/sharding/fully_shard.h"
 #include "runtime/shard/optimizers/sgd.h"
+#include "runtime/shard/runtime/unshard_scope.h"
 #include "runtime/tensor/arithmetic.h"
 #include "runtime/tensor/reduction.h"
 #include "tests/message_of.h"
 #include "tests/shard/chain_model.h"
+#include "tests/stderr_of.h"
 
 namespace zs::test::lifetimes_test {
 namespace {
@@ -82,6 +87,112 @@ TEST_CASE("a backward after the end of its module or its model is refused by a p
     loss.backward();
   });
   CHECK_THAT(message, Contains("64: ") && Contains("has no owner any more"));
+}
+
+TEST_CASE("what refers to a model is refused, by its own name, after the model has ended") {
+  const auto world = make_single_world({});
+  Parts parts(*world);
+  const auto message_after_the_end = [&](const std::function<void()>& body) {
+    return coded_message_of([&] {
+      parts.model.reset();
+      body();
+    });
+  };
+  const auto ended = Contains("after its model has ended");
+  SECTION("an optimizer") {
+    Sgd optimizer(*parts.model, {});
+    CHECK_THAT(message_after_the_end([&] { optimizer.step(0.1f); }), Contains("64: step() of Sgd") && ended);
+    CHECK_THAT(coded_message_of([&] { optimizer.skipped(); }), Contains("64: skipped() of Sgd") && ended);
+  }
+  SECTION("an optimizer in backward") {
+    Sgd optimizer(*parts.model, {.clip = 0, .in_backward = true});
+    CHECK_THAT(message_after_the_end([&] { optimizer.begin_step(0.1f); }), Contains("64: begin_step()") && ended);
+  }
+  SECTION("a micro-batch") {
+    std::string message;
+    const std::string printed = stderr_of([&] {
+      message = coded_message_of([&] {
+        auto micro_batch = parts.model->micro_batch();
+        parts.loss().backward();
+        parts.model.reset();
+        micro_batch.end();
+      });
+    });
+    CHECK_THAT(message, Contains("64: the end of a micro-batch") && ended);
+    CHECK_THAT(printed, Contains("was still open when its runtime ended"));
+  }
+  SECTION("a micro-batch that an exception leaves") {
+    stderr_of([&] {
+      CHECK_THROWS_AS(
+          [&] {
+            auto micro_batch = parts.model->micro_batch();
+            parts.model.reset();
+            throw std::runtime_error("mine");
+          }(),
+          std::runtime_error);
+    });
+  }
+  SECTION("a scope") {
+    CHECK_THAT(coded_message_of([&] {
+                 const UnshardScope scope(parts.model->runtime(), *parts.net);
+                 parts.model.reset();
+               }),
+               Contains("64: the end of an UnshardScope") && ended);
+  }
+  SECTION("no synchronization") {
+    {
+      const NoSync guard(parts.model->runtime());
+      parts.model.reset();
+    }
+    CHECK(parts.model == nullptr);
+  }
+  SECTION("a gather by hand") {
+    const auto gather = parts.model->runtime().unshard(0);
+    CHECK_THAT(message_after_the_end([&] { gather.wait(); }), Contains("64: a wait for an unshard") && ended);
+  }
+}
+
+TEST_CASE("a tensor may outlive its context, and has no elements then") {
+  const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+  Tensor kept, graph;
+  {
+    Context context(*device);
+    kept = Tensor::zeros(context, {4}, DType::f32);
+    kept.set_requires_grad();
+    graph = kept * kept;
+  }
+  CHECK(device->memory().live_bytes() == 0);
+  CHECK_THAT(coded_message_of([&] { kept.to_host(); }), Contains("64: a tensor, f32 (4)") && Contains("context"));
+  CHECK_THAT(coded_message_of([&] { kept.buffer(); }), Contains("64: "));
+}
+
+TEST_CASE("a second thread in a context whose micro-batch is open is refused") {
+  const auto world = make_single_world({});
+  Parts parts(*world);
+  const auto message_on_another = [&](const std::function<void()>& body) {
+    std::string message;
+    std::thread([&] { message = coded_message_of(body); }).join();
+    return message;
+  };
+  const auto check_refused = [&](const char* call, const std::function<void()>& body) {
+    CHECK_THAT(message_on_another(body), Contains("64: ") && Contains("another thread") && Contains(call));
+  };
+  {
+    auto micro_batch = parts.model->micro_batch();
+    const Tensor loss = parts.loss();
+    check_refused("forward", [&] { (*parts.net)(loss); });
+    check_refused("new tensor", [&] { parts.loss(); });
+    check_refused("mine", [&] { parts.context.launch({"mine", {}, {}}, [](ExecContext&) {}); });
+    loss.backward();
+  }
+  CHECK(message_on_another([&] { parts.context.launch({"mine", {}, {}}, [](ExecContext&) {}); }).empty());
+  CHECK_THROWS_AS(
+      [&] {
+        auto micro_batch = parts.model->micro_batch();
+        throw std::runtime_error("mine");
+      }(),
+      std::runtime_error);
+  CHECK(message_on_another([&] { auto evaluation = parts.model->evaluation(); }).empty());
 }
 
 TEST_CASE("a model that was moved from is refused") {

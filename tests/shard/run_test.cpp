@@ -80,6 +80,14 @@ TEST_CASE("a program computes on a GPU where every rank can use one, and on what
   }
 }
 
+TEST_CASE("a transport that there is not is refused, also where nothing would communicate") {
+  const int ranks = GENERATE(0, 2);
+  const auto [code, text] =
+      outcome([](Job&) {}, {.timeout_s = 60, .threads = 1, .transport = "tcp", .local_ranks = ranks});
+  CHECK(code == static_cast<int>(ExitCode::usage));
+  CHECK_THAT(text, Contains("no transport is called \"tcp\""));
+}
+
 TEST_CASE("what a body throws is one line, and an exit code") {
   const int ranks = GENERATE(0, 3);
   CAPTURE(ranks);

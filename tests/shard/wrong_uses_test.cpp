@@ -255,6 +255,7 @@ std::vector<WrongUse> of_numbers() {
   return {
       {"a beta of AdamW", {"AdamW: a beta of 1.5"}, adamw({.beta1 = 1.5f})},
       {"an eps of AdamW", {"AdamW: an eps of -1"}, adamw({.eps = -1})},
+      {"no eps of AdamW", {"AdamW: an eps of 0"}, adamw({.eps = 0})},
       {"a weight decay", {"AdamW: a weight decay of nan"}, adamw({.weight_decay = kNan})},
       {"a norm to clip to", {"AdamW: clipping to a norm of -1"}, adamw({.clip = -1})},
       {"a group's learning rate", {"AdamW: the group \"*.bias\"", "-2"}, adamw({.groups = {{"*.bias", -2}}})},
@@ -329,7 +330,7 @@ std::vector<WrongUse> of_ops() {
     };
   };
   return {
-      {"another width", {"op linear", "(2, 5)", "first.weight", "rows of 4"}, within([](Rank& r) {
+      {"another width", {"op linear", "(2, 5)", "first.weight", "rows of 4 (in first)"}, within([](Rank& r) {
          r.net(r.x(2, 5));
        })},
       {"another dtype", {"op add", "bf16", "cast"}, within([](Rank& r) { r.x() + r.x(2, 4, DType::bf16); })},

@@ -12,6 +12,7 @@
 #include "model/sharding/fully_shard.h"
 #include "runtime/base/usage_error.h"
 #include "runtime/shard/runtime/unshard_scope.h"
+#include "runtime/tensor/dot_product_attention.h"
 #include "runtime/tensor/recompute.h"
 #include "tests/shard/chain_model.h"
 
@@ -68,6 +69,14 @@ std::vector<Case> of_shapes() {
            [](Context& c) {
              gather(floats(c, {5, 2}), 0, ids(c, {1, 2}, 50)).to_host();
            }},
+          {"a mask that is to be added",
+           {"op check_mask", "below 0, element 1"},
+           [](Context& c) {
+             const Tensor x = floats(c, {1, 1, 2, 4});
+             const std::vector<float> added{0, -1e30f, 0, 0};
+             dot_product_attention(x, x, x, {.mask = Tensor::from_host(c, {2, 2}, added)});
+             c.device().synchronize();
+           }},
           {"halves of an odd row", {"op swiglu", "(2, 3)"}, [](Context& c) {
              swiglu(floats(c, {2, 3}));
            }}};
@@ -109,6 +118,29 @@ std::vector<Case> of_gradients_and_devices() {
              Context other(*device);
              floats(c, {4}) * floats(other, {4});
            }},
+          {"a hook that is empty",
+           {"on_gradient with an empty function"},
+           [](Context& c) { on_gradient(floats(c, {4}), nullptr); }},
+          {"an empty function to recompute",
+           {"recompute() of an empty function"},
+           [](Context& c) {
+             Tensor x = floats(c, {4});
+             x.set_requires_grad();
+             recompute({x}, TensorFunction());
+           }},
+          {"a reshape with two sizes left open",
+           {"dim 1 is -1"},
+           [](Context& c) {
+             floats(c, {4}).reshape({-1, -1});
+           }},
+          {"a reshape that leaves no whole size",
+           {"(4) to (3, -1)", "divide 4 elements"},
+           [](Context& c) {
+             floats(c, {4}).reshape({3, -1});
+           }},
+          {"a size of a dim that is not there",
+           {"dim 2 of a shape with 1 dims"},
+           [](Context& c) { static_cast<void>(floats(c, {4}).size(2)); }},
           {"no work",
            {"\"mine\"", "empty function"},
            [](Context& c) {
@@ -136,7 +168,48 @@ std::vector<Case> of_modules() {
           {"values that are none",
            {"net.weight", "nan"},
            [nan](Context&) { Linear("net", 4, 4, {.init = {.constant = nan}}); }},
+          {"a child without a name",
+           {"a part without a name of module \"parent\""},
+           [](Context&) {
+             struct Nameless : Module {
+               Nameless() : Module("parent") { make_child<Linear>("", 4, 4); }
+             };
+             Nameless();
+           }},
           {"a module below itself", {"\"parent\"", "its own child"}, [](Context&) { Parent(); }}};
+}
+
+std::vector<Case> of_calls() {
+  struct Base : Layer<Base> {
+    explicit Base(std::int64_t width) : weight(add_parameter("weight", {width}, {}, true)) {}
+    Parameter& weight;
+    Tensor forward(const Tensor& x) { return x; }
+  };
+  struct Silent : Base {
+    Silent() : Base(4) {}
+    Tensor forward(const Tensor& x) { return x * 2.0f; }
+  };
+  return {{"a subclass that is no layer of its own",
+           {"a Silent, is called as the Base", "Layer<Silent, Base>"},
+           [](Context& c) { Silent()(floats(c, {4})); }},
+          {"a width that a layer within a layer does not take",
+           {"op linear", "rows of 8 (in mlp.up)"},
+           [](Context& context) {
+             const auto world = make_single_world({.timeout_s = 60});
+             Mlp mlp("mlp", {.width = 8, .hidden = 4});
+             ShardedModel model = fully_shard(mlp, context, *world);
+             auto evaluation = model.evaluation();
+             mlp(floats(context, {2, 5}));
+           }},
+          {"a token of a vocabulary's padding", {"op embedding", "6", "5"}, [](Context& context) {
+             const auto world = make_single_world({.timeout_s = 60});
+             Embedding table("table", 8, 4, {});
+             table.weight().set_matrix_rows({5});
+             ShardedModel model = fully_shard(table, context, *world);
+             auto evaluation = model.evaluation();
+             table(ids(context, {1, 2}, 4)).to_host();
+             table(ids(context, {1, 2}, 6)).to_host();
+           }}};
 }
 
 std::vector<Case> of_options() {
@@ -163,6 +236,12 @@ std::vector<Case> of_options() {
           {"shards below 0",
            {"min_shard_bytes -1"},
            with({.layout = {.layout = Layout::per_parameter, .min_shard_bytes = -1}})},
+          {"a disk for what the device keeps",
+           {"a disk for the optimizer's state", "has_moments_on_host"},
+           with({.residence = {.moments_disk = "state"}})},
+          {"a disk for weights that the device keeps",
+           {"a disk for the master weights"},
+           with({.residence = {.has_moments_on_host = true, .masters_disk = "state"}})},
           {"a target that is not there", {"set_prefetch() of unit 77"}, on([](ShardedRuntime& runtime) {
              runtime.set_prefetch(ExecOrder::Phase::forward, 0, {77});
            })},
@@ -174,10 +253,47 @@ std::vector<Case> of_options() {
            })}};
 }
 
+struct Scale : Layer<Scale> {
+  explicit Scale(float by) : factor(by) {}
+  float factor;
+  Tensor forward(const Tensor& x) { return x * factor; }
+};
+struct Twice : Layer<Twice, Scale> {
+  Twice() : Layer(2.0f) {}
+  Tensor forward(const Tensor& x) { return Scale::forward(Scale::forward(x)); }
+};
+struct Dispatched : Layer<Dispatched> {
+  bool serves_subclasses() const override { return true; }
+  virtual Tensor forward(const Tensor& x) { return x; }
+};
+struct Negated : Dispatched {
+  Tensor forward(const Tensor& x) override { return neg(x); }
+};
+
 }  // namespace
 
+TEST_CASE("one size of a reshape may be left open") {
+  const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+  Context context(*device);
+  const Tensor x = floats(context, {4, 6});
+  CHECK(x.reshape({2, -1, 3}).shape() == Shape({2, 4, 3}));
+  CHECK(x.reshape({-1}).size(0) == 24);
+  CHECK(x.reshape({3, 8}).size(-1) == 8);
+}
+
+TEST_CASE("a subclass of a layer is called as one over it, or through a forward that is virtual") {
+  const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+  Context context(*device);
+  const Tensor x = floats(context, {1});
+  CHECK(Twice()(x).to_host() == std::vector{2.0f});
+  CHECK(Scale(3)(x).to_host() == std::vector{1.5f});
+  Negated negated;
+  Dispatched& layer = negated;
+  CHECK(layer(x).to_host() == std::vector{-0.5f});
+}
+
 TEST_CASE("a value that a call cannot take is a UsageError that names both") {
-  for (const auto& cases : {of_shapes(), of_gradients_and_devices(), of_modules(), of_options()}) {
+  for (const auto& cases : {of_shapes(), of_gradients_and_devices(), of_modules(), of_calls(), of_options()}) {
     for (const Case& one : cases) {
       INFO(one.name);
       const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});

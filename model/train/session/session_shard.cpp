@@ -60,8 +60,11 @@ UnitPolicy adapter_policy(const Config& config) {
   precision.output.reset();
   precision.rounds_stochastically = false;
   UnitPolicy policy{.precision = precision};
-  if (!Config::Offload::disk_of(config.offload.weights).empty())
-    policy.residence.emplace(residence_of(config)).has_masters_on_host = false;
+  if (!Config::Offload::disk_of(config.offload.weights).empty()) {
+    Residence& residence = policy.residence.emplace(residence_of(config));
+    residence.has_masters_on_host = false;
+    residence.masters_disk.clear();
+  }
   return policy;
 }
 

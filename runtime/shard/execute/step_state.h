@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "runtime/shard/execute/flat_parameter.h"
+#include "runtime/shard/execute/lifetime.h"
 #include "runtime/shard/schedule/scheduler.h"
 
 namespace zs {
@@ -16,6 +17,9 @@ namespace zs {
 class StepState {
  public:
   explicit StepState(const std::vector<FlatParameter>& units) : units_(units) {}
+
+  /// Its own, and so the model's.
+  Lifetime::Watch life() const { return Lifetime::Watch(life_); }
 
   void begin_micro_batch(Mode mode);
   void end_micro_batch(bool is_last);
@@ -60,6 +64,7 @@ class StepState {
   void check_has_gradient() const;
 
  private:
+  Lifetime life_;
   const std::vector<FlatParameter>& units_;
   Mode mode_ = Mode::train;
   bool is_open_ = false, has_ended_ = false;  // a micro-batch; the step's last one

@@ -12,7 +12,7 @@ const AdamWConfig& checked_adamw(const char* optimizer, const AdamWConfig& confi
   for (const float beta : {config.beta1, config.beta2})
     if (!(beta >= 0 && beta < 1))
       throw UsageError(fmt::format("{}: a beta of {}", optimizer, beta), "pass 0 or more, and less than 1");
-  if (!(config.eps >= 0) || !std::isfinite(config.eps))
+  if (!(config.eps > 0) || !std::isfinite(config.eps))
     throw UsageError(fmt::format("{}: an eps of {}", optimizer, config.eps), "pass a small number above 0");
   return config;
 }

@@ -92,6 +92,7 @@ void Optimizer::step(float lr, std::int64_t step_number) {
 }
 
 void Optimizer::set_scalars(float lr, std::int64_t step_number) {
+  model_.check("set_scalars() of " + name_);
   if (step_number < 1)
     throw UsageError(fmt::format("the optimizer's step has the number {}", step_number), "count steps from 1");
   if (!std::isfinite(lr) || lr < 0)
@@ -306,6 +307,7 @@ void Optimizer::count_skipped(const Buffer& weight) {
 }
 
 std::int64_t Optimizer::skipped() const {
+  model_.check("skipped() of " + name_);
   const HostView count(executor_.context(), executor_.context().stream(), skips());
   return static_cast<std::int64_t>(*count.as<float>());
 }

@@ -331,6 +331,7 @@ class Optimizer {
   Buffer skips() const { return skips_.buffer(DType::f32, 1); }
 
   Executor& executor_;
+  Lifetime::Watch model_{executor_.step().life()};
   std::string name_, kind_;  // "AdamW", "adamw"
   Definition definition_;
   std::vector<std::string> state_names_;

@@ -33,6 +33,7 @@ void Optimizer::update_average() {
 /// takes their place follows from them and a state.
 void Optimizer::swap_average() {
   if (!has_average()) throw UsageError(fmt::format("{} has no average", name_), "build it with one");
+  model_.check("swap_average() of " + name_);
   executor_.step().check_between_steps("swap_average()", StepState::Weights::any);
   const UpdateCounts::Progress counted = counts_.read();
   bool has_begun = false;

@@ -8,7 +8,7 @@ namespace zs {
 
 Optimizer::~Optimizer() {
   settle();
-  if (hook_ < 0) return;
+  if (hook_ < 0 || model_.has_ended()) return;
   executor_.forget_hook(hook_);
   executor_.end_transient_gradients();
 }
@@ -39,6 +39,7 @@ void Optimizer::start_in_backward() {
 }
 
 void Optimizer::check_time(const char* call, bool is_wanted) const {
+  model_.check(fmt::format("{} of {}", call, name_));
   if (options_.in_backward == is_wanted) return;
   throw UsageError(
       fmt::format("{} of {}, which updates {}", call, name_, is_wanted ? "behind backward" : "in backward"),

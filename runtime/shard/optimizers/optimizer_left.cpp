@@ -20,6 +20,7 @@ bool Optimizer::is_left(const FlatParameter& unit) const {
 }
 
 void Optimizer::settle() noexcept {
+  if (model_.has_ended()) return;
   try {
     executor_.deferred_updates().settle();
   } catch (const std::exception&) {  // thrown by a device that has failed, whose error says more

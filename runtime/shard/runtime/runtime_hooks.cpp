@@ -1,6 +1,7 @@
 // Hooks that are called when a unit's gradient is on its way.
 #include <utility>
 
+#include "runtime/base/usage_error.h"
 #include "runtime/shard/runtime/sharded_runtime.h"
 
 namespace zs {
@@ -27,6 +28,7 @@ void ShardedRuntime::report_pending() {
 
 void ShardedRuntime::on_reduced(std::function<void(int unit)> hook) {
   executor_.step().check_no_micro_batch("on_reduced()");
+  if (!hook) throw UsageError("on_reduced() of an empty function", "give it one");
   executor_.on_reduced(std::move(hook));
 }
 

@@ -53,7 +53,9 @@ void ShardedRuntime::begin_micro_batch(Mode mode, bool is_last, std::optional<st
                      "count the samples of a step from 0");
   check_mode(mode);
   check_frozen();
+  context_.check_thread("begin_micro_batch()");
   scheduler().begin_micro_batch(mode, is_last);
+  claim_.emplace(context_);
   executor_.order_check().begin_micro_batch();
   executor_.write_check().compare_late();
   executor_.step().begin_micro_batch(mode);
@@ -147,6 +149,7 @@ void ShardedRuntime::end_micro_batch() {
   if (mode_ == Mode::train && is_last_) executor_.report_rest();
   executor_.settle_written();
   executor_.step().end_micro_batch(is_last_);
+  claim_.reset();
   if (is_last_) executor_.set_mode(false);  // gathers by hand come before a micro-batch begins
   if (mode_ == Mode::train && is_last_) executor_.order_check().close_step();
   for (auto& unit : executor_.units()) {
@@ -205,6 +208,7 @@ void ShardedRuntime::abandon_step() {
 
 void ShardedRuntime::drop(const std::vector<int>& units, bool of_step) {
   const bool is_open = scheduler().is_in_micro_batch();
+  claim_.reset();
   context_.device().forget_thrown();
   reduced_.reset();
   context_.device().memory().set_owner({});

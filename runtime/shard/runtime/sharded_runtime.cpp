@@ -37,6 +37,13 @@ void check(const MixedPrecisionPolicy& precision, const std::string& unit) {
 
 void check(const Residence& residence, const MixedPrecisionPolicy& precision, bool checks_writes,
            const std::string& unit) {
+  const auto check_disk = [&](const std::string& disk, bool is_on_host, const char* what, const char* option) {
+    if (!disk.empty() && !is_on_host)
+      throw UsageError(fmt::format("unit {}: a disk for {}, which the device keeps", unit, what),
+                       fmt::format("set Residence::{} too, or leave the disk out", option));
+  };
+  check_disk(residence.masters_disk, residence.has_masters_on_host, "the master weights", "has_masters_on_host");
+  check_disk(residence.moments_disk, residence.has_moments_on_host, "the optimizer's state", "has_moments_on_host");
   if (!residence.has_masters_on_host) return;
   const auto refuse = [&](const char* who, const char* what, const char* what_to_do) {
     throw Error(ExitCode::config, fmt::format("unit {}: {} keeps the master weights of {}", unit, who, what), {},
@@ -134,7 +141,8 @@ ShardOptions with_host_groups(ShardOptions options, const World& world) {
 }  // namespace
 
 ShardedRuntime::ShardedRuntime(Context& context, World& world, const ShardOptions& options)
-    : context_(context),
+    : ParameterOwner(&context),
+      context_(context),
       options_(with_host_groups(agreed(options, world), world)),
       executor_(context, world, {options_.scheme, options.division, options.residence}, options.layout,
                 options.zero_copy && !options.checks_writes, {options.omit, options.replace_group, options.grid}) {

@@ -71,8 +71,10 @@ class ShardedRuntime : private ParameterOwner {
 
    private:
     friend class ShardedRuntime;
-    UnshardHandle(ShardedRuntime* runtime, int unit) : runtime_(runtime), unit_(unit) {}
+    UnshardHandle(ShardedRuntime* runtime, int unit)
+        : runtime_(runtime), model_(runtime->executor().step().life()), unit_(unit) {}
     ShardedRuntime* runtime_;
+    Lifetime::Watch model_;
     int unit_;
   };
 
@@ -214,6 +216,7 @@ class ShardedRuntime : private ParameterOwner {
   Mode mode_ = Mode::train;
   bool is_last_ = false, has_backward_ = false;  // this micro-batch
   std::optional<std::int64_t> first_sample_;     // its
+  std::optional<ContextClaim> claim_;            // the open one's
   std::vector<std::string> names_;
   std::vector<UnitPolicy> policies_;
   std::unique_ptr<Scheduler> scheduler_;  // made at first use, when all units are known
@@ -232,15 +235,19 @@ class ShardedRuntime : private ParameterOwner {
 /// is reduced reduces the sum. Alike on every rank; nests.
 class NoSync {
  public:
-  explicit NoSync(ShardedRuntime& runtime) : scheduler_(runtime.scheduler()), previous_(scheduler_.reduces()) {
+  explicit NoSync(ShardedRuntime& runtime)
+      : scheduler_(runtime.scheduler()), model_(runtime.executor().step().life()), previous_(scheduler_.reduces()) {
     scheduler_.set_reduces(false);
   }
-  ~NoSync() { scheduler_.set_reduces(previous_); }
+  ~NoSync() {
+    if (!model_.has_ended()) scheduler_.set_reduces(previous_);
+  }
   NoSync(const NoSync&) = delete;
   NoSync& operator=(const NoSync&) = delete;
 
  private:
   Scheduler& scheduler_;
+  Lifetime::Watch model_;
   bool previous_;
 };
 

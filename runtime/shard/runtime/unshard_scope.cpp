@@ -126,6 +126,10 @@ std::int64_t UnshardScope::number_of_options() const {
 }
 
 UnshardScope::~UnshardScope() noexcept(false) {
+  if (model_.has_ended()) {
+    if (std::uncaught_exceptions() == exceptions_) model_.check("the end of an UnshardScope");
+    return;
+  }
   if (std::uncaught_exceptions() != exceptions_) {
     end_by_exception();
     leave_all();
@@ -196,6 +200,7 @@ void UnshardScope::warn_of_discarded() const {
 }
 
 void UnshardScope::write_back() {
+  model_.check("write_back() of an UnshardScope");
   if (!options_.writes_back)
     throw UsageError("write_back() of an UnshardScope for reading", "enter it with writes_back = true");
   for (Entered& entered : entered_) write_back(entered);

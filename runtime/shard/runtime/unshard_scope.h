@@ -102,6 +102,7 @@ class UnshardScope {
   static Buffer find(const std::unordered_map<const Parameter*, Buffer>& buffers, const Parameter& parameter);
 
   ShardedRuntime& runtime_;
+  Lifetime::Watch model_{runtime_.executor().step().life()};
   std::vector<int> units_;
   UnshardOptions options_;
   int exceptions_;
