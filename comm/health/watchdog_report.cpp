@@ -270,6 +270,16 @@ void Watchdog::write_records(std::string_view reason) const noexcept {
   });
 }
 
+namespace {
+
+const char* hint_of(Diagnosis::Kind kind) {
+  const bool are_apart = kind == Diagnosis::Kind::disagree || kind == Diagnosis::Kind::left_early;
+  return are_apart ? "make the same calls on every rank, in one order"
+                   : "find out what happened to it, then start again";
+}
+
+}  // namespace
+
 Error Watchdog::error_for(const Diagnosis& diagnosis, const std::vector<RankView>& ranks) const {
   const auto find = [&](int rank) -> const RankView* {
     for (const RankView& one : ranks) {
@@ -289,7 +299,7 @@ Error Watchdog::error_for(const Diagnosis& diagnosis, const std::vector<RankView
   std::string todo = folder.empty() ? "" : fmt::format("see {}/rank-*.txt", folder);
   const bool is_in_mpi_init = diagnosis.kind == Diagnosis::Kind::died && culprit.host == kInitializing;
   if (is_in_mpi_init) todo = "if nothing killed it, " + where_mpi_says_why(launch_);
-  if (todo.empty() && advice.empty()) todo = "find out what happened to it, then start again";
+  if (todo.empty() && advice.empty()) todo = hint_of(diagnosis.kind);
   if (!advice.empty()) todo += (todo.empty() ? "" : "; ") + advice;
   const auto error = [&](ExitCode code, const std::string& what) { return Error(code, what, where, todo); };
   switch (diagnosis.kind) {

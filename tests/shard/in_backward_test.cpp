@@ -1,6 +1,9 @@
 // Behind a unit's reduction, within backward: hooks, and updates.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <limits>
+
 #include "runtime/device/step_verifier.h"
 #include "runtime/shard/optimizers/grad_norm.h"
 #include "runtime/shard/optimizers/lion.h"
@@ -10,6 +13,7 @@
 #include "tests/shard/chain_model.h"
 #include "tests/shard/one_unit.h"
 #include "tests/shard/scheme_cases.h"
+#include "tests/stderr_of.h"
 
 namespace zs::test::in_backward_test {
 namespace {
@@ -281,6 +285,26 @@ TEST_CASE("2A-27: a step that was not ended is named before the next one") {
   });
   CHECK_THAT(message, Catch::Contains(begins ? "begin_step() while" : "a step begins while") &&
                           Catch::Contains("updates in backward have not ended") && Catch::Contains("end_step()"));
+}
+
+TEST_CASE("2A-27: a gradient that is not finite is said in one line a rank that holds it") {
+  const bool is_finite = GENERATE(true, false);
+  const std::string printed = stderr_of([&] {
+    on_ranks(2, [&](World& world) {
+      ChainRun run(world, {.zero_copy = false});
+      run.optimizer.reset();
+      run.optimizer.emplace(run.runtime.executor(), config_of(true));
+      for (int step = 0; step < 3; ++step) {
+        run.optimizer->begin_step(0.01f);
+        run.micro_batch(step, true, step == 1 && !is_finite ? std::numeric_limits<float>::quiet_NaN() : 1.0f);
+        run.optimizer->end_step();
+      }
+      run.device->synchronize();
+      return run.optimizer->skipped();
+    });
+  });
+  CHECK(std::count(printed.begin(), printed.end(), '\n') == (is_finite ? 0 : 2));
+  if (!is_finite) CHECK_THAT(printed, Catch::Contains("AdamW in backward") && Catch::Contains("is not finite"));
 }
 
 TEST_CASE("2A-27: an optimizer behind backward follows one in backward") {

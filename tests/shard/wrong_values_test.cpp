@@ -185,6 +185,11 @@ std::vector<Case> of_calls() {
     Parameter& weight;
     Tensor forward(const Tensor& x) { return x; }
   };
+  struct Outer : Layer<Outer> {
+    Outer() : Layer("outer") {}
+    Linear& inner = make_child<Linear>("inner", 8, 4);
+    Tensor forward(const Tensor& x) { return inner(x); }
+  };
   struct Silent : Base {
     Silent() : Base(4) {}
     Tensor forward(const Tensor& x) { return x * 2.0f; }
@@ -193,13 +198,13 @@ std::vector<Case> of_calls() {
            {"a Silent, is called as the Base", "Layer<Silent, Base>"},
            [](Context& c) { Silent()(floats(c, {4})); }},
           {"a width that a layer within a layer does not take",
-           {"op linear", "rows of 8 (in mlp.up)"},
+           {"op linear", "rows of 8 (in outer.inner)"},
            [](Context& context) {
              const auto world = make_single_world({.timeout_s = 60});
-             Mlp mlp("mlp", {.width = 8, .hidden = 4});
-             ShardedModel model = fully_shard(mlp, context, *world);
+             Outer outer;
+             ShardedModel model = fully_shard(outer, context, *world);
              auto evaluation = model.evaluation();
-             mlp(floats(context, {2, 5}));
+             outer(floats(context, {2, 5}));
            }},
           {"a token of a vocabulary's padding", {"op embedding", "6", "5"}, [](Context& context) {
              const auto world = make_single_world({.timeout_s = 60});

@@ -41,7 +41,8 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
   counts_.make(executor, lr_scales);
   scalars_ = context.pool().acquire(sizeof(StepScalars), compute, "scalars");
   norm_.emplace(executor, NormOptions{.order_free = options.order_free});
-  skips_ = context.pool().acquire(size_of(DType::f32), compute, "scalars");
+  // Squares of a step's gradients, f64, lie there in backward, where no step is skipped
+  skips_ = context.pool().acquire(size_of(DType::f64), compute, "scalars");
   context.launch({"zero_skips", {}, {skips()}},
                  [&kernels = context.kernels(), out = skips()](ExecContext& exec) { kernels.zero(exec, out); });
   if (std::any_of(executor.units().begin(), executor.units().end(),
@@ -308,6 +309,7 @@ void Optimizer::count_skipped(const Buffer& weight) {
 
 std::int64_t Optimizer::skipped() const {
   model_.check("skipped() of " + name_);
+  if (options_.in_backward) return 0;
   const HostView count(executor_.context(), executor_.context().stream(), skips());
   return static_cast<std::int64_t>(*count.as<float>());
 }

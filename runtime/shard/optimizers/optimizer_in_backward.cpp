@@ -1,10 +1,41 @@
 // Updates in backward, unit by unit, as soon as each gradient is reduced.
 #include <algorithm>
+#include <cmath>
 
+#include "runtime/base/standard_streams.h"
 #include "runtime/base/usage_error.h"
 #include "runtime/shard/optimizers/optimizer.h"
+#include "runtime/tensor/host_view.h"
 
 namespace zs {
+namespace {
+
+/// Adds the squares of a unit's gradients to `sum`: no norm tells in time that one is not finite.
+void add_squares(const Context& context, const std::string& unit, std::vector<Buffer> parts, const Buffer& sum) {
+  if (parts.empty()) return;
+  std::vector<Buffer> reads = parts;
+  reads.push_back(sum);
+  context.launch({"squares:" + unit, std::move(reads), {sum}},
+                 [&kernels = context.kernels(), sum, parts = std::move(parts)](ExecContext& exec) {
+                   kernels.squared_norm(exec, sum, parts);
+                 });
+}
+
+/// One line, the first time that the sum is not finite.
+void report_not_finite(const Executor& executor, const std::string& name, const Buffer& sum,
+                       const std::shared_ptr<bool>& has_reported) {
+  launch_on_host(executor.context(), {"report_not_finite", {sum}, {}},
+                 [has_reported, name, rank = executor.rank()](ExecContext&, const std::vector<Buffer>& reads) {
+                   if (*has_reported || std::isfinite(*reads[0].as<double>())) return;
+                   *has_reported = true;
+                   print_to_stderr(
+                       "zshard: warning: rank {}: {} in backward has updated weights by a gradient that is not finite: "
+                       "load a checkpoint; behind backward such a step is skipped\n",
+                       rank, name);
+                 });
+}
+
+}  // namespace
 
 Optimizer::~Optimizer() {
   settle();
@@ -56,6 +87,11 @@ void Optimizer::begin_step(float lr) {
   set_scalars(lr, 1);
   correct_scalars();
   for (Unit& unit : units_) std::fill(unit.slots.begin(), unit.slots.end(), kNotUpdated);
+  const Context& context = executor_.context();
+  context.launch({"zero_squares", {}, {skips_.buffer(DType::f64, 1)}},
+                 [&kernels = context.kernels(), out = skips_.buffer(DType::f64, 1)](ExecContext& exec) {
+                   kernels.zero(exec, out);
+                 });
   has_begun_ = true;
   begun_at_ = executor_.step().dropped();
 }
@@ -66,6 +102,12 @@ void Optimizer::update_in_backward(int unit) {
                      "call begin_step() before the step's last micro-batch begins");
   executor_.take_gradient(unit);
   note_updated(static_cast<std::size_t>(unit));
+  const FlatParameter& flat = executor_.units()[static_cast<std::size_t>(unit)];
+  std::vector<Buffer> updated;
+  for (const Range& range : units_[static_cast<std::size_t>(unit)].held)
+    if (units_[static_cast<std::size_t>(unit)].slots[range.view] != kNotUpdated)
+      updated.push_back(flat.held_grad_buffer().slice(range.offset, range.count));
+  add_squares(executor_.context(), flat.name, std::move(updated), skips_.buffer(DType::f64, 1));
   update_units({static_cast<std::size_t>(unit)});
   executor_.updated_in_backward(unit);
 }
@@ -82,6 +124,7 @@ void Optimizer::end_step() {
   note_update();
   executor_.clear_gradients();
   executor_.masters_updated();
+  report_not_finite(executor_, name_, skips_.buffer(DType::f64, 1), has_reported_);
 }
 
 }  // namespace zs
