@@ -279,7 +279,9 @@ void refuse_subclass(const Module& module, const std::type_info& called) {
   throw UsageError(
       fmt::format("module \"{}\", a {}, is called as the {} that it is derived from, whose forward would run",
                   module.path(), own, base),
-      fmt::format("derive it from Layer<{0}, {1}>, and call it as a {0}", own, base));
+      fmt::format("derive it from Layer<{0}, {1}>, and call it as a {0}; where it has no forward of its own, override "
+                  "serves_subclasses() in {1}",
+                  own, base));
 }
 
 ForwardScope Module::entered() const {

@@ -60,6 +60,7 @@ void StorageLog::add_sources(Entry& to, const Entry& from) {
 
 void StorageLog::check_saved(const Buffer& read, const SavedCheck& saved) const {
   if (read.number == 0 || read.number >= entries_.size()) return;
+  if (entries_[read.number].storage == nullptr) return;  // a parameter's value: see ShardOptions::checks_writes
   const std::uint64_t written = entries_[read.number].written;
   if (written < saved.recorded || written >= saved.began) return;
   throw UsageError(fmt::format("the backward of op {} reads a tensor of {} x {} that was written to after the op",

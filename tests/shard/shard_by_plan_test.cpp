@@ -61,6 +61,7 @@ struct Part : Layer<Part> {
 
 /// A vision tower, then a language model: model.visual.blocks.{*}, model.language_model.layers.{*} of attn and experts.
 struct VisionModel : Layer<VisionModel> {
+  bool serves_subclasses() const override { return true; }
   explicit VisionModel(std::string path = "") : Layer(std::move(path)) {
     Part& visual = model.add("visual");
     for (const char* block : {"blocks.0", "blocks.1"}) visual.add(block);
