@@ -1,4 +1,4 @@
-"""Debian packages of a finished build: zshard (program and benchmarks), libzshard0, libzshard-dev and zshard-doc. Dependencies are those that
+"""Debian packages of a finished build: zshard (program and benchmarks), libzshard0, libzshard-dev, python3-zshard and zshard-doc. Dependencies are those that
 dpkg-shlibdeps finds. Usage: package.py BUILD OUT   (`./setup package` calls it; BUILD was configured with prefix /usr)"""
 
 import gzip
@@ -22,6 +22,7 @@ CONTROL = {
     "zshard": ("science", "Recommends: openmpi-bin", "program", " .\n This package has the program and its benchmarks."),
     "libzshard0": ("libs", "", "shared library", " .\n This package has the library that custom trainers need to run."),
     "libzshard-dev": ("libdevel", "", "headers and static library", " .\n This package has what custom trainers need to be compiled."),
+    "python3-zshard": ("python", "Recommends: zshard", "Python module", " .\n This package has a Python module that reads runs and starts them."),
     "zshard-doc": ("doc", "", "documentation", " .\n This package has the pages and examples."),
 }
 
@@ -112,6 +113,12 @@ def packages_of_modules(tree):
     return sorted({answer("dpkg", "-S", file).split(":")[0] for file in files} | {"libdnnl-dev"})
 
 
+def python_versions(tree):
+    """The one version of Python that the module is for."""
+    major, minor = re.search(r"cpython-(\d)(\d+)", next(tree.rglob("_zshard*.so")).name).groups()
+    return f"python3 (>= {major}.{minor})", f"python3 (<< {major}.{int(minor) + 1})"
+
+
 def notes(package, tree, version, date):
     doc = tree / "usr/share/doc" / package
     doc.mkdir(parents=True, exist_ok=True)
@@ -130,6 +137,8 @@ def make(package, tree, out, version, architecture, date):
     needed = depends(package, tree, architecture)
     if package == "libzshard-dev":
         needed = ", ".join([f"libzshard0 (= {version})", *packages_of_modules(tree)])
+    if package == "python3-zshard":
+        needed = ", ".join([needed, *python_versions(tree), "python3-numpy"])
     fields += [f"Depends: {needed}"] if needed else []
     fields += [more] if more else []
     fields += [f"Installed-Size: {sum(p.lstat().st_size for p in tree.rglob('*') if p.is_file()) // 1024 + 1}", f"Description: {SUMMARY} - {what}", LONG, long_end]
@@ -164,6 +173,7 @@ def main():
         # The link before what it leads to: glob does not find one that leads nowhere.
         move(stage, trees["libzshard-dev"], "usr/include/*", "usr/lib/*/libzshard.so", "usr/lib/*/libzshard.a", "usr/lib/*/pkgconfig/*", "usr/lib/*/cmake/*")
         move(stage, trees["libzshard0"], "usr/lib/*/libzshard.so.0*")
+        move(stage, trees["python3-zshard"], "usr/lib/python3/dist-packages/zshard/*")
         left = [str(path.relative_to(stage)) for path in stage.rglob("*") if path.is_file()]
         if left:
             sys.exit(f"package.py: {', '.join(left)}: in no package")

@@ -10,6 +10,7 @@ Usage: run.py SOURCE_ROOT [--jobs N] [WORD ...]   those of which `file` or `what
 """
 
 import argparse
+import json
 import pathlib
 import re
 import shutil
@@ -21,7 +22,7 @@ COMPILER = "the compiler"
 SECONDS = 300  # of one test; a fault that hangs is caught too
 NAMES = ("kernels", "kernels_cuda", "kernels_cuda_launch", "comm", "device", "tensor", "shard", "shard_cuda", "model", "train", "bench")
 PROGRAMS = {name: f"tests/{name.partition('_')[0]}/{name}_test" for name in NAMES} | {"comm_gpu": "tests/gpu/comm_gpu_worlds_test"}
-SCRIPTS = ("train/program", "bench", "project")
+SCRIPTS = ("train/program", "bench", "project", "python")
 UNDER_MPIRUN = re.compile(r"comm_(mpi|shm)_\d+")
 
 
@@ -96,22 +97,28 @@ class Copy:
     def run(self, line, **options):
         return subprocess.run([str(word) for word in line], cwd=self.source, capture_output=True, stdin=subprocess.DEVNULL, **options)
 
-    def build_target(self, target):
-        return self.run(["ninja", "-C", self.build, f"-j{self.jobs}", target])
+    def build_targets(self, targets):
+        return self.run(["ninja", "-C", self.build, f"-j{self.jobs}", *targets])
+
+    def targets_of(self, script):
+        """What the test of this name needs built."""
+        tests, targets = (json.loads((self.build / "meson-info" / f"intro-{what}.json").read_text()) for what in ("tests", "targets"))
+        needed = {target for test in tests if test["name"] == script for target in test["depends"]}
+        return [pathlib.Path(target["filename"][0]).relative_to(self.build.resolve()) for target in targets if target["id"] in needed]
 
     def passes(self, test):
         """Whether it passes; None if it does not compile."""
         program = program_of(test)
         if program is None:
-            target = "tests/comm/comm_mpi_test" if UNDER_MPIRUN.fullmatch(test) else "train"
+            targets = ["tests/comm/comm_mpi_test"] if UNDER_MPIRUN.fullmatch(test) else self.targets_of(test)
             line = ["meson", "test", "-C", self.build, "--no-rebuild", test]
         else:
             name, names = program
-            target = PROGRAMS[name]
+            targets = [PROGRAMS[name]]
             left_out = "~[.]~[cpu]" if name == "kernels_cuda" else "~[.]"
             wanted = ",".join(f"[#{file}_test]{left_out}" for file in names)
-            line = [self.build / target, "-w", "NoTests", "-#", wanted]
-        if self.build_target(target).returncode != 0:
+            line = [self.build / targets[0], "-w", "NoTests", "-#", wanted]
+        if self.build_targets(targets).returncode != 0:
             return None
         try:
             return self.run(line, timeout=SECONDS).returncode == 0

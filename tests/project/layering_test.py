@@ -22,7 +22,7 @@ ALLOWED = {
 # Rooms: folders below a folder of that table, from the top down. "a > b, c": a may include b, c and what stands to the right of them, b and c
 # not each other. A room's files are those below it too; "." are the files of the folder itself. docs/architecture.md shows these lines.
 ROOMS = {
-    MODEL: "train > lora, zshard > families, datasets > weights, job > sharding, data > nn, chat > tokenizer > json",
+    MODEL: "python > train > lora, zshard > families, datasets > weights, job > sharding, data > nn, chat > tokenizer > json",
     "model/train": "cli > trainer > report, inference > run_dir > plan > session > rank > config, profile",
     SHARD: "checkpoint > optimizers, runtime > execute > placement, offload > schedule, collectives, experts",
     COMM: "worlds > shm, mpi, nccl > direct, gpu > . > health > host",
@@ -42,6 +42,7 @@ LIBRARIES = {
     "toml++/": {MODEL},
     "CLI/": {MODEL},
     "nlohmann/": {SHARD, MODEL},
+    "pybind11/": {MODEL},
     "pcre2": {MODEL},
     "utf8proc": {MODEL},
     "sentencepiece": {MODEL},
