@@ -61,8 +61,6 @@ void write_tensors(ParameterSource& source, const std::vector<ExportedTensor>& t
   file.finish();
 }
 
-constexpr const char* kWritingMark = ".zshard-writing";
-
 /// Removes what killed exports have left: empty, or with a mark that nobody has locked.
 void remove_leftovers(const std::string& path) {
   const fs::path parent = fs::absolute(path).parent_path();
@@ -173,6 +171,12 @@ std::vector<std::string> copy_companions(const std::string& model, const std::st
   return left_out;
 }
 
+void finish_output_folder(const std::string& path) {
+  const Folder folder = Folder::open(path);
+  const File mark = folder.is_open() ? folder.file(kWritingMark, O_RDWR) : File();
+  if (mark.is_open() && mark.lock() == File::Lock::taken) static_cast<void>(folder.remove_file(kWritingMark));
+}
+
 OutputFolder::OutputFolder(std::string path, MayReplace may_replace)
     : path_(std::move(path)), may_replace_(std::move(may_replace)) {
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
@@ -218,18 +222,19 @@ void OutputFolder::commit(const std::function<void()>& before) {
   const auto check_io = [&](const char* operation, int error) {
     if (error != 0) throw file_error(ExitCode::io, operation, error, path_);
   };
-  check_io("removing", Folder::open(temporary_).remove_file(kWritingMark));
   check_io("fsync of the folder", sync_folder(temporary_));
   check_place();
   if (before) before();
+  // Until it has its name the mark stays: by it the next one knows what a kill leaves here, also of what is replaced.
   std::error_code failed;
   if (fs::exists(fs::symlink_status(path_, failed)) && !fs::is_empty(path_, failed)) {
+    static_cast<void>(Folder::open(path_).file(kWritingMark, O_RDWR | O_CREAT));
     check_io("rename", exchange_names(temporary_, path_));
-    static_cast<void>(Folder::open(temporary_).file(kWritingMark, O_RDWR | O_CREAT));  // whoever removes it is killed
     fs::remove_all(temporary_, failed);
   } else {
     check_io("rename", ::rename(temporary_.c_str(), path_.c_str()) == 0 ? 0 : errno);  // takes an empty folder's place
   }
+  check_io("removing", Folder::open(path_).remove_file(kWritingMark));
   check_io("close", mark_.close());
   check_io("fsync of the folder", sync_folder(fs::absolute(path_).parent_path().string()));
 }

@@ -6,12 +6,15 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <limits>
 
 #include "model/train/rank/error_line.h"
 #include "model/weights/regular_file.h"
 #include "model/weights/weight_export.h"
 #include "model/weights/weight_files.h"
+#include "tests/code_in_child.h"
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
 #include "tests/train/hostile_weights.h"
@@ -316,6 +319,32 @@ TEST_CASE("f32 becomes the nearest f16, the even one of two") {
   to_f32(FileDType::f16, odd + 1, two, 2);
   CHECK(two[0] == 1.0f);
   CHECK(two[1] == 2.0f);
+}
+
+TEST_CASE("an export that is killed while it gets its name leaves nothing that the next one does not remove") {
+  const TempDir dir;
+  const std::string path = dir / "tuned";
+  const bool replaces = GENERATE(false, true);
+  const auto may_replace = [](const std::string&) { return true; };
+  const auto write = [&](const std::function<void()>& before) {
+    OutputFolder folder(path, may_replace);
+    std::ofstream(std::filesystem::path(folder.writing()) / "model.safetensors") << "whole";
+    folder.commit(before);
+  };
+  if (replaces) write([] {});
+  CHECK(test::code_in_child([&] { write([] { ::_exit(9); }); }) == 9);
+  const auto names = [](const std::string& of) {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(of)) found.push_back(entry.path().filename().string());
+    return found;
+  };
+  CHECK(names(dir.path()).size() == (replaces ? 2 : 1));
+  write([] {});
+  CHECK(names(dir.path()) == std::vector<std::string>{"tuned"});
+  CHECK(names(path) == std::vector<std::string>{"model.safetensors"});
+  std::ofstream(std::filesystem::path(path) / kWritingMark).close();  // killed when it had its name
+  finish_output_folder(path);
+  CHECK(names(path) == std::vector<std::string>{"model.safetensors"});
 }
 
 }  // namespace weights_test

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "model/train/config/toml_text.h"
+#include "model/weights/weight_export.h"
 #include "runtime/base/file.h"
 #include "runtime/base/reader_limits.h"
 
@@ -74,6 +75,7 @@ std::string fingerprint_of(const std::string& named) {
   if (!folder.is_open()) return fingerprint_of(File::open(path, O_RDONLY | O_NOFOLLOW));
   std::vector<std::string> names;
   if (folder.names(names) != 0) return {};
+  names.erase(std::remove(names.begin(), names.end(), kWritingMark), names.end());
   std::sort(names.begin(), names.end());
   std::string text;
   for (const std::string& name : names) {
