@@ -27,20 +27,20 @@ inline std::int64_t stochastic_cast(const Buffer& out, const Buffer& in, const S
 }
 
 /// Packed parts of `elements`, or slices of it (of_slices): the elements of each part.
-inline std::int64_t int8_blocks(const Buffer& packed, const Buffer& elements, int parts, bool of_slices) {
+inline std::int64_t blocks(const Buffer& packed, const Buffer& elements, int parts, bool of_slices,
+                           std::int64_t (*bytes)(std::int64_t elems) = packed_bytes) {
   ZS_CHECK(elements.dtype == DType::f32 || elements.dtype == DType::bf16,
            "elements of {} are packed, expected f32 or bf16", name_of(elements.dtype));
   ZS_CHECK(parts > 0 && (!of_slices || elements.elems % parts == 0), "{} elements in {} packed parts", elements.elems,
            parts);
   const std::int64_t elems = of_slices ? elements.elems / parts : elements.elems;
-  ZS_CHECK(packed.dtype == DType::u8 && packed.elems == parts * packed_bytes(elems),
+  ZS_CHECK(packed.dtype == DType::u8 && packed.elems == parts * bytes(elems),
            "{} {} for {} packed parts of {} elements, expected {}", packed.elems, name_of(packed.dtype), parts, elems,
-           parts * packed_bytes(elems));
+           parts * bytes(elems));
   ZS_CHECK(reinterpret_cast<std::uintptr_t>(packed.data) % 16 == 0, "packed elements at {}, expected a multiple of 16",
            packed.data);
   return elems;
 }
-
 inline void same_dtype(const Buffer& out, const Buffer& in) {
   ZS_CHECK(out.dtype == in.dtype, "{} out, {} in", name_of(out.dtype), name_of(in.dtype));
 }

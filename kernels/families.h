@@ -23,6 +23,7 @@ void fill_loss(KernelTable& table);
 void fill_map(KernelTable& table);
 void fill_matmul(KernelTable& table);
 void fill_memory(KernelTable& table);
+void fill_nf4_blocks(KernelTable& table);
 void fill_norms(KernelTable& table);
 void fill_optimizer(KernelTable& table);
 void fill_reduce(KernelTable& table);
@@ -31,26 +32,11 @@ void fill_rows(KernelTable& table);
 void fill_stochastic_cast(KernelTable& table);
 void fill_swiglu(KernelTable& table);
 
-inline constexpr void (*kFamilies[])(KernelTable&) = {fill_attention,
-                                                      fill_attention_cached,
-                                                      fill_blockwise_adamw,
-                                                      fill_elementwise,
-                                                      fill_experts,
-                                                      fill_fp8_blocks,
-                                                      fill_grouped_matmul,
-                                                      fill_int8_blocks,
-                                                      fill_lines,
-                                                      fill_loss,
-                                                      fill_map,
-                                                      fill_matmul,
-                                                      fill_memory,
-                                                      fill_norms,
-                                                      fill_optimizer,
-                                                      fill_reduce,
-                                                      fill_rotary,
-                                                      fill_rows,
-                                                      fill_stochastic_cast,
-                                                      fill_swiglu};
+inline constexpr void (*kFamilies[])(KernelTable&) = {
+    fill_attention,      fill_attention_cached, fill_blockwise_adamw, fill_elementwise, fill_experts, fill_fp8_blocks,
+    fill_grouped_matmul, fill_int8_blocks,      fill_lines,           fill_loss,        fill_map,     fill_matmul,
+    fill_memory,         fill_nf4_blocks,       fill_norms,           fill_optimizer,   fill_reduce,  fill_rotary,
+    fill_rows,           fill_stochastic_cast,  fill_swiglu};
 
 }  // namespace zs::cpu
 
@@ -69,6 +55,7 @@ void fill_loss(KernelTable& table, KernelNames& names);
 void fill_map(KernelTable& table, KernelNames& names);
 void fill_matmul(KernelTable& table, KernelNames& names);
 void fill_memory(KernelTable& table, KernelNames& names);
+void fill_nf4_blocks(KernelTable& table, KernelNames& names);
 void fill_norms(KernelTable& table, KernelNames& names);
 void fill_optimizer(KernelTable& table, KernelNames& names);
 void fill_reduce(KernelTable& table, KernelNames& names);
@@ -87,6 +74,7 @@ inline constexpr void (*kFamilies[])(KernelTable&, KernelNames&) = {fill_attenti
                                                                     fill_map,
                                                                     fill_matmul,
                                                                     fill_memory,
+                                                                    fill_nf4_blocks,
                                                                     fill_norms,
                                                                     fill_optimizer,
                                                                     fill_reduce,

@@ -223,6 +223,8 @@ struct KernelTable {
   /// the rounding of f32 and of its own dtype
   void (*pack_fp8)(ExecContext& ctx, Buffer packed, Buffer elements, int slices);
   void (*unpack_fp8)(ExecContext& ctx, Buffer elements, Buffer packed, int slices);
+  /// elements (slices, n), f32 or bf16 := packed u8 (slices * nf4_bytes(n)), as runtime/base/nf4_blocks.h has it
+  void (*unpack_nf4)(ExecContext& ctx, Buffer elements, Buffer packed, int slices);
   /// out (n) := [out +] the sum of so many parts, packed (parts * packed_bytes(n)), in their order
   void (*reduce_int8)(ExecContext& ctx, Buffer out, Buffer packed, int parts, bool accumulate);
   /// out := a + b (residual); out may be a or b

@@ -1,5 +1,6 @@
 #include "bench/kernels/kernel_case.h"
 #include "runtime/base/int8_blocks.h"
+#include "runtime/base/nf4_blocks.h"
 
 /// Kernels that look at each element on its own.
 namespace zs::bench {
@@ -103,6 +104,15 @@ void add_int8(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
     const Buffer out = arrays.random(kParts * slice, dtype), in = arrays.zeros(packed, DType::u8);
     return [=](ExecContext& exec) { kernels_of(exec).unpack_fp8(exec, out, in, kParts); };
   });
+  const std::int64_t in_nf4 = kParts * nf4_bytes(slice);
+  cases.push_back({.kernel = "unpack_nf4",
+                   .shape = fmt::format("{} x {}", kParts, slice),
+                   .dtype = dtype,
+                   .bytes = static_cast<double>(in_nf4 + kParts * slice * size_of(dtype)),
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer out = arrays.random(kParts * slice, dtype), in = arrays.zeros(in_nf4, DType::u8);
+                     return [=](ExecContext& exec) { kernels_of(exec).unpack_nf4(exec, out, in, kParts); };
+                   }});
   add("reduce_int8", slice, [=](Arrays& arrays, int) {
     const Buffer out = arrays.random(slice, dtype), in = arrays.zeros(packed, DType::u8);
     return [=](ExecContext& exec) { kernels_of(exec).reduce_int8(exec, out, in, kParts, false); };

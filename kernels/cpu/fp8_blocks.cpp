@@ -56,7 +56,7 @@ void unpack_slice(T* elements, const std::uint8_t* packed, std::int64_t elems) {
 /// use(elements, packed) of each slice.
 template <class Use>
 void for_each_slice(const Buffer& packed, const Buffer& elements, int slices, const Use& use) {
-  const std::int64_t n = checks::int8_blocks(packed, elements, slices, true);
+  const std::int64_t n = checks::blocks(packed, elements, slices, true);
   for (int s = 0; s < slices; ++s) {
     auto* const bytes = static_cast<std::uint8_t*>(packed.data) + s * packed_bytes(n);
     elements.dtype == DType::f32 ? use(elements.as<float>() + s * n, bytes, n)

@@ -9,17 +9,17 @@ namespace {
 
 // Packing is by one thread: on the host communication packs for itself, on the thread of its stream.
 void pack_int8(ExecContext&, Buffer packed, Buffer elements, int slices) {
-  checks::int8_blocks(packed, elements, slices, true);
+  checks::blocks(packed, elements, slices, true);
   zs::pack_int8(static_cast<std::byte*>(packed.data), elements, slices);
 }
 
 void unpack_int8(ExecContext&, Buffer elements, Buffer packed, int slices) {
-  checks::int8_blocks(packed, elements, slices, true);
+  checks::blocks(packed, elements, slices, true);
   zs::unpack_int8(elements, static_cast<const std::byte*>(packed.data), slices);
 }
 
 void reduce_int8(ExecContext&, Buffer out, Buffer packed, int parts, bool accumulate) {
-  checks::int8_blocks(packed, out, parts, false);
+  checks::blocks(packed, out, parts, false);
   zs::reduce_int8(out, static_cast<const std::byte*>(packed.data), parts, accumulate);
 }
 

@@ -217,6 +217,18 @@ struct Int8Args {
 /// Elements that share a scale, and those that one thread takes.
 inline constexpr int kInt8Block = 256, kInt8Elems = 16;
 
+/// `slices` slices of `elems` elements := what is packed of them, `stride` bytes apart, with the 16 values of a
+/// magnitude of 1. `packed`: a multiple of 16, and so is stride. is_aligned: the elements of every slice.
+struct Nf4Args {
+  void* data;
+  const std::uint8_t* packed;
+  std::int64_t elems, slices, stride, scales_at;
+  float values[16];
+  bool is_aligned;
+};
+/// Elements that share a magnitude, and those that one thread takes.
+inline constexpr int kNf4Block = 64, kNf4Elems = 16;
+
 enum class Reduction : std::uint8_t { sum, squares, max_magnitude, fixed_point, magnitude_bits, powers };
 
 /// Range that some of the blocks reduce, from `first_block` on. Ranges of a launch may differ in dtype: a block asks

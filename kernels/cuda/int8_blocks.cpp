@@ -26,28 +26,28 @@ void launch_int8(ExecContext& ctx, const char* kernel, DType dtype, const Int8Ar
 }
 
 void pack_int8(ExecContext& ctx, Buffer packed, Buffer elements, int slices) {
-  const std::int64_t elems = checks::int8_blocks(packed, elements, slices, true);
+  const std::int64_t elems = checks::blocks(packed, elements, slices, true);
   launch_int8(ctx, "zs_pack_int8", elements.dtype, int8_args(elements, packed, elems, slices, 1));
 }
 
 void unpack_int8(ExecContext& ctx, Buffer elements, Buffer packed, int slices) {
-  const std::int64_t elems = checks::int8_blocks(packed, elements, slices, true);
+  const std::int64_t elems = checks::blocks(packed, elements, slices, true);
   launch_int8(ctx, "zs_reduce_int8", elements.dtype, int8_args(elements, packed, elems, slices, 1));
 }
 
 void reduce_int8(ExecContext& ctx, Buffer out, Buffer packed, int parts, bool accumulate) {
-  Int8Args args = int8_args(out, packed, checks::int8_blocks(packed, out, parts, false), 1, parts);
+  Int8Args args = int8_args(out, packed, checks::blocks(packed, out, parts, false), 1, parts);
   args.accumulates = accumulate;
   launch_int8(ctx, "zs_reduce_int8", out.dtype, args);
 }
 
 void pack_fp8(ExecContext& ctx, Buffer packed, Buffer elements, int slices) {
-  const std::int64_t elems = checks::int8_blocks(packed, elements, slices, true);
+  const std::int64_t elems = checks::blocks(packed, elements, slices, true);
   launch_int8(ctx, "zs_pack_fp8", elements.dtype, int8_args(elements, packed, elems, slices, 1));
 }
 
 void unpack_fp8(ExecContext& ctx, Buffer elements, Buffer packed, int slices) {
-  const std::int64_t elems = checks::int8_blocks(packed, elements, slices, true);
+  const std::int64_t elems = checks::blocks(packed, elements, slices, true);
   launch_int8(ctx, "zs_unpack_fp8", elements.dtype, int8_args(elements, packed, elems, slices, 1));
 }
 

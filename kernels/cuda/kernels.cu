@@ -9,6 +9,7 @@
 #include "kernels/cuda/lines.cu"
 #include "kernels/cuda/loss.cu"
 #include "kernels/cuda/map.cu"
+#include "kernels/cuda/nf4_blocks.cu"
 #include "kernels/cuda/norms.cu"
 #include "kernels/cuda/optimizer.cu"
 #include "kernels/cuda/reduce.cu"

@@ -56,6 +56,13 @@ bool is_neutral(const json& value, double neutral) {
   return value.empty();
 }
 
+/// True of weights that bitsandbytes has in NF4, which are read (model/weights/nf4_tensor.h).
+bool is_nf4(const json& quantization) {
+  return quantization.is_object() && quantization.value("quant_method", json()) == "bitsandbytes" &&
+         quantization.value("load_in_4bit", json()) == true &&
+         quantization.value("bnb_4bit_quant_type", json()) == "nf4";
+}
+
 /// Takes how the model's positions are stretched. transformers 5 writes all of it in rope_parameters, and reads
 /// rope_scaling in its place if there is one; earlier ones have the base beside rope_scaling.
 void take_rotary(const HfConfig& config, ModelConfig& model, double base) {
@@ -200,7 +207,9 @@ void HfConfig::refuse_foreign(std::span<const std::string_view> own) const {
   require("is_causal", true);
   for (const auto& [key, neutral] : kForeign) {
     if (std::find(own.begin(), own.end(), key) != own.end()) continue;
-    if (const json* const value = find(key); value != nullptr && !is_neutral(*value, neutral)) refuse(key);
+    const json* const value = find(key);
+    if (value == nullptr || is_neutral(*value, neutral)) continue;
+    if (std::string_view(key) != "quantization_config" || !is_nf4(*value)) refuse(key);
   }
 }
 

@@ -19,9 +19,11 @@ namespace {
 /// Makes a module and the blocks below it units. A module may be registered in several places.
 class UnitMaker {
  public:
-  UnitMaker(ShardedRuntime& runtime, const IsUnit& is_unit, const IsIgnored& is_ignored, const ChoosePolicy& policy,
-            std::int64_t unit_bytes)
-      : runtime_(runtime), is_unit_(is_unit), is_ignored_(is_ignored), policy_(policy), unit_bytes_(unit_bytes) {}
+  UnitMaker(Module& root, ShardedRuntime& runtime, const IsUnit& is_unit, const IsIgnored& is_ignored,
+            const ChoosePolicy& policy, std::int64_t unit_bytes)
+      : runtime_(runtime), is_unit_(is_unit), is_ignored_(is_ignored), policy_(policy), unit_bytes_(unit_bytes) {
+    add_matrices_of_blocks(root, matrices_);
+  }
 
   /// One unit of all `modules`.
   void add(std::span<Module* const> modules, std::string name) {
@@ -30,10 +32,14 @@ class UnitMaker {
     for (Module* module : modules) collect(*module, is_unit_, parameters, blocks);
     leave_to_others(parameters, blocks);
     UnitPolicy policy = policy_of(*modules.front());
-    const std::vector<Parameter*> frozen = split_frozen(parameters, policy);
+    std::vector<Parameter*> frozen = split_frozen(parameters, policy);
+    const std::vector<Parameter*> encoded = split_encoded(policy.is_frozen ? parameters : frozen);
     std::vector<int> units = {runtime_.add_unit(name, parameters, policy)};
     policy.is_frozen = true;
     if (!frozen.empty()) units.push_back(runtime_.add_unit(name + ".frozen", frozen, policy));
+    policy.frozen_format = runtime_.options().frozen_format;
+    policy.reshard_after_forward.reset();  // that of the others
+    if (!encoded.empty()) units.push_back(runtime_.add_unit(name + ".quantized", encoded, policy));
     for (Module* module : modules) {
       module->attach(&runtime_, units.front());
       module->open(units);
@@ -58,6 +64,16 @@ class UnitMaker {
     std::vector<Parameter*> frozen(trained, parameters.end());
     parameters.erase(trained, parameters.end());
     return frozen;
+  }
+
+  /// Takes the matrices of blocks out of what is frozen of a unit, where they are to be held in a format.
+  std::vector<Parameter*> split_encoded(std::vector<Parameter*>& frozen) const {
+    if (runtime_.options().frozen_format == nullptr) return {};
+    const auto matrices = std::stable_partition(
+        frozen.begin(), frozen.end(), [&](const Parameter* parameter) { return !matrices_.contains(parameter); });
+    std::vector<Parameter*> encoded(matrices, frozen.end());
+    frozen.erase(matrices, frozen.end());
+    return encoded;
   }
 
   /// Adds the blocks that are not units yet.
@@ -140,6 +156,7 @@ class UnitMaker {
   const ChoosePolicy& policy_;
   std::int64_t unit_bytes_;
   std::set<Module*> made_;
+  std::set<const Parameter*> matrices_;  // parameters that a format is for
 };
 
 /// Refuses a tree in which two parameters have one name, or one belongs to a unit already. A module may be registered
@@ -314,6 +331,13 @@ void Module::add_own_units(const ShardedRuntime& runtime, std::vector<int>& unit
     if (!child->is_unit_) child->add_own_units(runtime, units);
 }
 
+void add_matrices_of_blocks(const Module& module, std::set<const Parameter*>& matrices, bool is_in_block) {
+  is_in_block = is_in_block || module.is_block();
+  for (const auto& parameter : module.own_parameters())
+    if (is_in_block && parameter->shape().rank() >= 2) matrices.insert(parameter.get());
+  for (const Module* child : module.children()) add_matrices_of_blocks(*child, matrices, is_in_block);
+}
+
 void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored,
                   const ChoosePolicy& policy, std::int64_t unit_bytes) {
   shard_module(
@@ -331,7 +355,7 @@ void shard_module(Module& root, ShardedRuntime& runtime, const IsUnit& is_unit, 
   for (Parameter* parameter : tree.ignored()) runtime.executor().add_ignored(*parameter);
   for (Parameter* buffer : tree.buffers()) runtime.add_buffer(*buffer);
   Module* const modules[] = {&root};
-  UnitMaker(runtime, is_unit, is_ignored, policy, unit_bytes).add(modules, "root");
+  UnitMaker(root, runtime, is_unit, is_ignored, policy, unit_bytes).add(modules, "root");
 }
 
 void Module::set_own_policy(const UnitPolicy& policy) { own_policy_ = policy; }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -211,6 +212,10 @@ using ChoosePolicy = std::function<UnitPolicy(const Module& unit)>;
 /// micro-batch on, or by a plan's order, a unit is then gathered once for all of them.
 void shard_module(Module& root, ShardedRuntime& runtime, Units units, const IsIgnored& is_ignored = {},
                   const ChoosePolicy& policy = {}, std::int64_t unit_bytes = 0);
+
+/// Adds the parameters that ShardOptions::frozen_format is for, where they are frozen: those of two dims and more of
+/// blocks, and of what is below them.
+void add_matrices_of_blocks(const Module& module, std::set<const Parameter*>& matrices, bool is_in_block = false);
 
 /// Predicate that is true if a module below the root is a unit of its own.
 using IsUnit = std::function<bool(const Module&)>;

@@ -59,14 +59,20 @@ void WeightImport::match(const TensorMap& map, const std::vector<ParameterShape>
       const std::string name = name_in_files(part.tensor, map);
       used.insert(name);
       const auto* const tensor = files_.find(name);
+      const auto quantized = Nf4Tensor::find(files_, name);
+      if (quantized)
+        for (const std::string& other : quantized->others()) used.insert(other);
       if (tensor == nullptr) {
         problems.push_back("missing " + part.tensor);
-      } else if (const auto wanted = wanted_shape(rule, parameter.shape, rows); tensor->shape != wanted) {
-        problems.push_back(fmt::format("{} is {}, not {}", name, tensor->shape_text(), shape_of(wanted)));
-      } else if (!is_parameter_dtype(tensor->dtype)) {
+      } else if (const auto wanted = wanted_shape(rule, parameter.shape, rows);
+                 (quantized ? quantized->shape() : tensor->shape) != wanted) {
+        problems.push_back(fmt::format("{} is {}, not {}", name,
+                                       quantized ? shape_of(quantized->shape()) : tensor->shape_text(),
+                                       shape_of(wanted)));
+      } else if (!quantized && !is_parameter_dtype(tensor->dtype)) {
         problems.push_back(fmt::format("{} is {}, not F32, F16 or BF16", name, name_of(tensor->dtype)));
       } else {
-        place.parts.push_back({name, tensor->dtype, row, rows});
+        place.parts.push_back({name, tensor->dtype, row, rows, quantized});
       }
       row += rows;
     }
@@ -160,6 +166,7 @@ void WeightImport::read_transposed(const Part& part, std::int64_t row_in_part, c
 }
 
 void WeightImport::read_values(const Part& part, std::int64_t first, float* out, std::int64_t count) {
+  if (part.quantized) return part.quantized->read(files_, first, count, out);
   const std::int64_t size = bits_of(part.dtype) / 8;
   if (part.dtype == FileDType::f32) return files_.read(part.tensor, first * size, out, count * size);
   stored_.resize(static_cast<std::size_t>(std::min(count, kPieceElems) * size));

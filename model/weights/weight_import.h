@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "model/weights/nf4_tensor.h"
 #include "model/weights/tensor_map.h"
 #include "model/weights/weight_files.h"
 
@@ -15,8 +17,8 @@ namespace zs {
 /// number of them at a time. One thread uses it. Throws Error(model).
 class WeightImport {
  public:
-  /// Every parameter must be in the files with its shape, in f32, f16 or bf16, and nothing else: one line names the
-  /// first five of what is otherwise, and says that they are not the `what`.
+  /// Every parameter must be in the files with its shape, in f32, f16 or bf16, or as Nf4Tensor has it, and nothing
+  /// else: one line names the first five of what is otherwise, and says that they are not the `what`.
   WeightImport(const std::string& path, const TensorMap& map, const std::vector<ParameterShape>& parameters,
                const std::string& what = "weights of this model");
 
@@ -33,7 +35,8 @@ class WeightImport {
   struct Part {
     std::string tensor;  // as the file names it
     FileDType dtype;
-    std::int64_t row, rows;  // rows of the parameter
+    std::int64_t row, rows;                           // rows of the parameter
+    std::shared_ptr<const Nf4Tensor> quantized = {};  // format that it is saved in, if not as numbers
   };
   struct Place {
     std::vector<Part> parts;

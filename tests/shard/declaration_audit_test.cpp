@@ -55,7 +55,8 @@ Audit audit_training(const Config& config, int ranks = 2) {
         session.finish_step();
       }
       session.validate(read);
-      save({world, session.runtime().executor(), session.optimizer()}, folder.path(), {.step = 2, .attributes = {}});
+      save({world, session.runtime().executor(), session.optimizer()}, folder.path(),
+           {.step = 2, .attributes = {}, .with_frozen = config.precision.quantize == "none"});
       KvCache cache(config.train.sequence);
       session.next_token_logits({1, 2}, &cache);
       session.next_token_logits({3}, &cache);
@@ -334,6 +335,10 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
   const Audit held_once = audit_training(frozen);
   CHECK(fmt::format("{}", fmt::join(held_once.findings, "; ")) == "");
   seen.insert(held_once.ops.begin(), held_once.ops.end());
+  frozen.precision.quantize = "nf4";
+  const Audit quantized = audit_training(frozen);
+  CHECK(fmt::format("{}", fmt::join(quantized.findings, "; ")) == "");
+  CHECK(quantized.ops.count("decode") == 1);
   Config weighed = small_config();
   weighed.data.has_ignored_targets = true;
   seen.merge(audit_training(weighed).ops);

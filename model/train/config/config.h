@@ -110,7 +110,7 @@ struct Config {
   struct Precision {
     std::string param = "f32", reduce = "f32";
     std::string output, validation;  ///< empty: as param
-    std::string rounding = "nearest", frozen = "auto";
+    std::string rounding = "nearest", frozen = "auto", quantize = "none";
     bool operator==(const Precision&) const = default;
   };
   struct Offload {

@@ -12,7 +12,7 @@ namespace zs {
 namespace {
 
 constexpr const char *kFrozenKey = "train.frozen", *kFrozenDtypeKey = "precision.frozen",
-                     *kFrozenSavedKey = "checkpoint.frozen";
+                     *kFrozenSavedKey = "checkpoint.frozen", *kQuantizeKey = "precision.quantize";
 
 void check_frozen_patterns(ConfigDraft& draft) {
   const Config& c = draft.config;
@@ -61,6 +61,21 @@ void resolve_frozen_saved(ConfigDraft& draft) {
   }
 }
 
+void check_quantize(ConfigDraft& draft) {
+  const Config& c = draft.config;
+  if (c.precision.quantize == "none" || !are_good(draft, {kQuantizeKey, kFrozenSavedKey, "model.path"})) return;
+  const auto report = [&](const char* what, const char* what_to_do) {
+    draft.report(kQuantizeKey, fmt::format("{} = \"{}\" {}", kQuantizeKey, c.precision.quantize, what), what_to_do);
+  };
+  if (!has_frozen(c))
+    report("has no effect: nothing is frozen", "leave it out, or freeze parameters by lora.rank or train.frozen");
+  else if (c.model.path.empty())
+    report("needs model.path: what is quantized is read from a folder, which checkpoints name",
+           "give model.path, or leave it out");
+  else if (c.checkpoint.frozen == "include")
+    report("does not go with checkpoint.frozen = \"include\": a checkpoint has numbers", "leave one of them out");
+}
+
 }  // namespace
 
 bool has_frozen(const Config& config) { return config.lora.is_on() || !config.train.frozen.empty(); }
@@ -69,6 +84,7 @@ void resolve_frozen(ConfigDraft& draft) {
   check_frozen_patterns(draft);
   resolve_frozen_dtype(draft);
   resolve_frozen_saved(draft);
+  check_quantize(draft);
 }
 
 }  // namespace zs

@@ -175,6 +175,11 @@ constexpr std::array kRunningKeys = {
         "How weights are held that are not trained (beside adapters, or by `train.frozen`). `bf16`: once, 2 bytes "
         "each, and cast for each gather where `precision.param` is f32; `f32`: as trained ones, without gradients "
         "and moments; `auto`: `bf16` where all that is in the folder `model.path` is bf16, else `f32`."},
+    ConfigKey{"precision.quantize", [](Config& c) -> ConfigSlot { return &c.precision.quantize; }, any, "none|int8|nf4",
+              "",
+              "Format in which those of them are held, and gathered, that are matrices of blocks, instead of "
+              "`precision.frozen`: `int8`, 1.02 bytes each, or `nf4`, 0.56 bytes. They are decoded for each use "
+              "(docs/fine-tuning.md)."},
 
     ConfigKey{"offload.weights", [](Config& c) -> ConfigSlot { return &c.offload.weights; }, any,
               "device|host|disk:FOLDER", "",

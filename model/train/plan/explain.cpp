@@ -263,7 +263,9 @@ std::string explain(const TrainPlan& plan, const Config& config, const std::stri
   text += fmt::format("dtypes      parameters {}, {}output {}; {}\n", name_of(precision.param),
                       unit.is_frozen ? "" : fmt::format("reduction {}, ", name_of(precision.reduce)),
                       name_of(precision.output.value_or(precision.param)),
-                      unit.has_master ? "masters f32" : "frozen, held in bf16");
+                      unit.held_format != nullptr ? fmt::format("frozen, held as {}", unit.held_format->name)
+                      : unit.has_master           ? "masters f32"
+                                                  : "frozen, held in bf16");
   if (precision.gather_format != nullptr) text += fmt::format("gathered as {}\n", precision.gather_format->name());
   for (const FlatView& view : layout.views())
     if (view.name == name) text += fmt::format("shape       {}\n", view.shape.str());

@@ -258,11 +258,7 @@ void take_reserved(TrainPlan& plan, MetaRun& run) {
   plan.shared_bytes = run.device().memory().adopted_bytes();
   plan.pinned_bytes = run.device().pinned_memory().counter().reserved_bytes();
   plan.disk_bytes = run.runtime().executor().link().disk_bytes();
-  for (const FlatParameter& unit : run.runtime().executor().units()) {
-    plan.units.push_back(
-        {unit.name, unit.layout, unit.is_zero_copy(), unit.precision, std::string(unit.placement->scheme.name())});
-    plan.units.back().is_frozen = unit.is_frozen, plan.units.back().has_master = unit.has_master;
-  }
+  for (const FlatParameter& unit : run.runtime().executor().units()) plan.units.push_back(TrainPlan::Unit::of(unit));
   note_places(plan, run.session());
 }
 

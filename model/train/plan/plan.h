@@ -36,8 +36,17 @@ struct TrainPlan {
     std::string scheme = {};            ///< its strategy's name
     std::vector<std::string> why = {};  ///< keys and patterns that made it what it is
     bool is_frozen = false;
-    bool has_master = true;  ///< else a rank holds its frozen weights once, in bf16
-    std::int64_t weights_bytes() const { return layout->held_elems() * size_of(has_master ? DType::f32 : DType::bf16); }
+    bool has_master = true;                     ///< else a rank holds its frozen weights once, in bf16
+    const FrozenFormat* held_format = nullptr;  ///< format of its frozen weights instead
+    static Unit of(const FlatParameter& unit) {
+      Unit of{unit.name, unit.layout, unit.is_zero_copy(), unit.precision, std::string(unit.placement->scheme.name())};
+      of.is_frozen = unit.is_frozen, of.has_master = unit.has_master, of.held_format = unit.held_format;
+      return of;
+    }
+    std::int64_t weights_bytes() const {
+      if (held_format != nullptr) return held_format->bytes(layout->shard_elems());
+      return layout->held_elems() * size_of(has_master ? DType::f32 : DType::bf16);
+    }
   };
   std::vector<Unit> units;
   /// A module or a parameter of the model, and the unit that it is or is a part of.

@@ -93,6 +93,17 @@ ExportSource of_folder(const std::string& folder, const LoraConfig& lora = {}) {
   return source;
 }
 
+/// The weights of a model's folder as a run has them that holds matrices of blocks in a format; null: in none.
+std::shared_ptr<ParameterSource> as_trained(const ExportSource& folder, const FrozenFormat* format) {
+  if (format == nullptr) return folder.weights;
+  const auto model = family_named(folder.model.family).make(folder.model);
+  std::set<const Parameter*> matrices;
+  add_matrices_of_blocks(*model, matrices);
+  std::set<std::string> names;
+  for (const Parameter* parameter : matrices) names.insert(parameter->name());
+  return std::make_shared<RoundedWeights>(folder.weights, format, std::move(names));
+}
+
 bool is_model_path(const std::string& override) { return overridden_key(override) == "model.path"; }
 
 /// The model's folder that an override names; empty: none does.
@@ -110,7 +121,8 @@ ExportSource of_checkpoint(const std::string& folder, const ExportJob& job) {
   std::string path = given_model_path(job);
   if (frozen) path = frozen->check(path, folder).folder;
   Config config = config_of_attributes(saved->attributes(), folder, path);
-  if (frozen) weights = std::make_shared<BothWeights>(saved, of_folder(path).weights);
+  if (frozen)
+    weights = std::make_shared<BothWeights>(saved, as_trained(of_folder(path), frozen_format_in(saved->attributes())));
   std::string tokenizer = tokenizer_of(config);
   if (const fs::path run = fs::absolute(folder + "/../..").lexically_normal(); is_file(run / "config.toml"))
     tokenizer = tokenizer_of(load_config((run / "config.toml").string()));  // its names are absolute

@@ -52,6 +52,7 @@ std::string exported_config(const ModelConfig& model, const std::string& tokeniz
     theirs.path = model.path;
     theirs.preset = model.preset;
     if (theirs == model) document = own.document();
+    document.erase("quantization_config");  // weights are written in full
   }
   const char* const name = dtype == "f32" ? "float32" : dtype == "f16" ? "float16" : "bfloat16";
   if (document.contains("torch_dtype")) document["torch_dtype"] = name;

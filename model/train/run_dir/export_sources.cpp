@@ -1,5 +1,6 @@
 #include "model/train/run_dir/export_sources.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "model/train/rank/error_line.h"
@@ -54,6 +55,22 @@ void ImportedWeights::read(const std::string& parameter, std::int64_t first, std
     weights_->read(parameter, block, out);
     out += block.rows * block.columns;
   }
+}
+
+RoundedWeights::RoundedWeights(std::shared_ptr<ParameterSource> exact, const FrozenFormat* format,
+                               std::set<std::string> rounded)
+    : exact_(std::move(exact)), format_(format), rounded_(std::move(rounded)) {
+  for (const ParameterShape& parameter : exact_->parameters()) elems_[parameter.name] = parameter.shape.numel();
+}
+
+void RoundedWeights::read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) {
+  if (!rounded_.contains(parameter)) return exact_->read(parameter, first, count, out);
+  const std::int64_t block = format_->block_elems, begin = first / block * block,
+                     end = std::min((first + count + block - 1) / block * block, elems_.at(parameter));
+  std::vector<float> blocks(static_cast<std::size_t>(end - begin));
+  exact_->read(parameter, begin, end - begin, blocks.data());
+  format_->round(blocks.data(), end - begin);
+  std::copy_n(blocks.begin() + (first - begin), count, out);
 }
 
 BothWeights::BothWeights(std::shared_ptr<ParameterSource> first, std::shared_ptr<ParameterSource> second)

@@ -12,6 +12,7 @@
 #include "model/weights/weight_import.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
 #include "runtime/shard/checkpoint/checkpoint_updates.h"
+#include "runtime/shard/placement/frozen_format.h"
 
 namespace zs {
 
@@ -54,6 +55,20 @@ class ImportedWeights final : public ParameterSource {
   std::unique_ptr<WeightImport> weights_;
   std::vector<ParameterShape> parameters_;
   std::map<std::string, std::int64_t> columns_;
+};
+
+/// Another source, some of whose parameters are rounded to a format.
+class RoundedWeights final : public ParameterSource {
+ public:
+  RoundedWeights(std::shared_ptr<ParameterSource> exact, const FrozenFormat* format, std::set<std::string> rounded);
+  const std::vector<ParameterShape>& parameters() const override { return exact_->parameters(); }
+  void read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) override;
+
+ private:
+  std::shared_ptr<ParameterSource> exact_;
+  const FrozenFormat* format_;
+  std::set<std::string> rounded_;
+  std::map<std::string, std::int64_t> elems_;
 };
 
 /// The parameters of two sources, of the second those that the first has not.

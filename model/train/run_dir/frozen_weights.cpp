@@ -60,6 +60,14 @@ std::optional<FrozenWeights> FrozenWeights::in(const std::map<std::string, std::
                        value(kFrozenHash)};
 }
 
+const FrozenFormat* frozen_format_in(const std::map<std::string, std::string>& attributes) {
+  const auto saved = attributes.find("config.precision.quantize");
+  if (saved == attributes.end()) return nullptr;
+  for (const FrozenFormat* format : {frozen_int8(), frozen_nf4()})
+    if (saved->second == fmt::format("\"{}\"", format->name)) return format;
+  return nullptr;
+}
+
 void FrozenWeights::add_to(std::map<std::string, std::string>& attributes) const {
   attributes[kFrozenFolder] = folder;
   attributes[kFrozenBytes] = fmt::to_string(bytes);

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "runtime/shard/placement/frozen_format.h"
+
 namespace zs {
 
 /// Folder of a model whose weights a checkpoint leaves out, as the checkpoint names it. A value.
@@ -27,6 +29,10 @@ struct FrozenWeights {
   /// The folder to read: `other`, or where that is empty the one that is named. Error(model) where it is not there.
   std::string found(const std::string& other, const std::string& checkpoint) const;
 };
+
+/// Format in which the run that has saved a checkpoint with these attributes holds frozen matrices of blocks; null: in
+/// none. What reads the folder rounds them to it.
+const FrozenFormat* frozen_format_in(const std::map<std::string, std::string>& attributes);
 
 /// Frozen weights that a run's checkpoints name, on its first rank. One thread uses it.
 class FrozenRecord {

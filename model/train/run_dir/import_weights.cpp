@@ -48,8 +48,8 @@ WeightImport* file_of(const WeightImports& weights, const std::string& parameter
   return found == weights.end() ? nullptr : found->get();
 }
 
-void read_unit(Executor& executor, const WeightImports& weights, const FlatParameter& unit) {
-  const Buffer held = unit.weights_buffer();
+/// Reads what files have of the unit into `held`, of its weights on this rank.
+void read_shard(Executor& executor, const WeightImports& weights, const FlatParameter& unit, const Buffer& held) {
   for (const ShardSegment& segment : unit.held_segments()) {
     const FlatView& view = unit.layout->views()[segment.view];
     WeightImport* const file = file_of(weights, view.name);
@@ -64,6 +64,28 @@ void read_unit(Executor& executor, const WeightImports& weights, const FlatParam
       at += elems;
     }
   }
+}
+
+/// Reads the shard in f32, and encodes it.
+void read_encoded(Executor& executor, const WeightImports& weights, const FlatParameter& unit) {
+  const auto is_there = [&](const FlatView& view) { return file_of(weights, view.name) != nullptr; };
+  const auto& views = unit.layout->views();
+  const auto count = std::count_if(views.begin(), views.end(), is_there);
+  if (count == 0) return;
+  ZS_CHECK(count == std::ssize(views), "{} of {} parameters of unit {} are in a file", count, views.size(), unit.name);
+  const std::int64_t elems = unit.layout->shard_elems();
+  std::vector<float> shard(static_cast<std::size_t>(elems));
+  read_shard(executor, weights, unit, {shard.data(), elems, DType::f32, DeviceKind::cpu});
+  const Buffer encoded = unit.encoded_buffer();
+  std::vector<std::byte> bytes(static_cast<std::size_t>(encoded.elems));
+  unit.held_format->encode(bytes.data(), shard.data(), elems);
+  if (encoded.device == DeviceKind::cuda) return upload_now(executor.context(), encoded, bytes.data());
+  std::memcpy(encoded.data, bytes.data(), bytes.size());
+}
+
+void read_unit(Executor& executor, const WeightImports& weights, const FlatParameter& unit) {
+  if (unit.is_encoded()) return read_encoded(executor, weights, unit);
+  read_shard(executor, weights, unit, unit.weights_buffer());
 }
 
 std::vector<ParameterShape> shapes_of(const TrainPlan& plan) {

@@ -10,6 +10,7 @@
 #include "model/train/config/config_schema.h"
 #include "model/train/config/site_defaults.h"
 #include "model/train/config/toml_text.h"
+#include "model/train/run_dir/frozen_weights.h"
 #include "runtime/base/not_fetched.h"
 #include "runtime/base/parse_integer.h"
 #include "runtime/shard/checkpoint/checkpoint_folder.h"
@@ -22,8 +23,8 @@ namespace fs = std::filesystem;
 constexpr std::string_view kTables[] = {"model.", "lora.", "data.", "train.", "shard.", "precision.", "cuda."};
 /// Keys of these tables that concern steps, or the machine that took them.
 constexpr std::string_view kOfTraining[] = {
-    "train.time_limit", "cuda.graph",         "cuda.share_gpu", "cuda.transport", "cuda.libraries",
-    "cuda.attention",   "cuda.tune_products", "model.path",     "lora.path",      "lora.export"};
+    "train.time_limit",   "cuda.graph", "cuda.share_gpu", "cuda.transport", "cuda.libraries",    "cuda.attention",
+    "cuda.tune_products", "model.path", "lora.path",      "lora.export",    "precision.quantize"};
 
 bool is_on_disk(const fs::path& path) {
   std::error_code failed;
@@ -205,6 +206,9 @@ Config config_of(const SavedModel& model, const std::vector<std::string>& overri
   Config config =
       parse_config(saved_config(model, overrides), model.checkpoint.empty() ? model.run_dir : model.checkpoint, all);
   if (!model.run_dir.empty()) take_data(config, model.run_dir);
+  if (model.checkpoint.empty()) return config;  // final weights are in full, and decoded
+  if (const FrozenFormat* format = frozen_format_in(CheckpointReader(model.checkpoint).manifest().attributes))
+    config.precision.quantize = format->name;
   return config;
 }
 

@@ -75,10 +75,11 @@ Recompute recompute_of(const std::string& part) {
 
 bool is_adapters(const Module& module) { return dynamic_cast<const LoraAdapters*>(&module) != nullptr; }
 
-/// Options of prefetching. A block's adapters, or what is frozen of it, are a unit beside its own, and its experts are
-/// one: the whole parameters of all of them exist at once.
+/// Options of prefetching. A block's adapters, or what is frozen of it, are a unit beside its own, its matrices are one
+/// where they are held in a format, and its experts are one: the whole parameters of all of them exist at once.
 PrefetchOptions prefetch_options(const Config& config) {
-  const int units = 1 + (has_frozen(config) ? 1 : 0) + (config.model.experts > 0 ? 1 : 0);
+  const int units = 1 + (has_frozen(config) ? 1 : 0) + (config.precision.quantize != "none" ? 1 : 0) +
+                    (config.model.experts > 0 ? 1 : 0);
   const std::int64_t limit = units > 1 && config.shard.limit == 0 ? config.shard.prefetch + 1 : config.shard.limit;
   return {.prefetch = units * static_cast<int>(config.shard.prefetch),
           .limit = units * static_cast<int>(limit),
@@ -156,6 +157,7 @@ ShardOptions shard_options(const Config& config, int ranks) {
           // "auto" is a number in every session that trains by a plan.
           .resident_units = static_cast<int>(config.offload.resident_units.value),
           .frozen_dtype = config.precision.frozen == "bf16" ? std::optional(DType::bf16) : std::nullopt,
+          .frozen_format = frozen_format_named(config.precision.quantize),
           .splits_frozen = !config.train.frozen.empty(),
           .grid = expert_grid(config, ranks)};
 }
@@ -216,6 +218,13 @@ void shard_model(LanguageModel& model, ShardedRuntime& runtime, const Config& co
                (has_blocks && module.is_block());
       },
       {}, policy, std::llround(unit_mib * kMiB));
+  const auto& units = runtime.executor().units();
+  if (config.precision.quantize != "none" &&
+      std::none_of(units.begin(), units.end(), [](const FlatParameter& unit) { return unit.is_encoded(); }))
+    throw Error(ExitCode::config,
+                fmt::format("precision.quantize = \"{}\" has no effect: no matrix of a block is frozen",
+                            config.precision.quantize),
+                {}, "leave it out, or freeze matrices of blocks by train.frozen");
 }
 
 }  // namespace zs

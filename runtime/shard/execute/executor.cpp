@@ -8,6 +8,7 @@
 
 #include "comm/buffer_race_check.h"
 #include "runtime/base/usage_error.h"
+#include "runtime/shard/placement/flat_layout.h"
 
 namespace zs {
 namespace {
@@ -102,15 +103,21 @@ void Executor::add_unit(std::string name, const std::vector<Parameter*>& paramet
   Stream& compute = context_.stream();
   const ShardScheme& scheme = placement->scheme;
   const ShardScheme::Slice slice = scheme.slice(scheme.master);
-  FlatParameter unit(std::move(name), parameters,
-                     make_layout(layout_, parameters, precision.param, slice.count, scheme.finest()), slice.index,
-                     precision, seed);
+  // Blocks of a format are of elements that follow each other, whatever the layout of other units.
+  auto layout = freeze.format != nullptr
+                    ? std::make_shared<const FlatLayout>(parameters, precision.param, slice.count, scheme.finest(),
+                                                         freeze.format->block_elems)
+                    : make_layout(layout_, parameters, precision.param, slice.count, scheme.finest());
+  FlatParameter unit(std::move(name), parameters, std::move(layout), slice.index, precision, seed);
   unit.placement = std::move(placement);
   unit.is_frozen = freeze.is_frozen;
-  unit.has_master = !freeze.is_frozen || !freeze.dtype;
+  unit.has_master = !freeze.is_frozen || (!freeze.dtype && freeze.format == nullptr);
+  unit.held_format = freeze.format;
   const MemoryOwner owner(context_.device().memory(), unit.name);
   const std::int64_t bytes = unit.layout->held_elems() * size_of(DType::f32);
-  if (!unit.has_master)
+  if (unit.is_encoded())
+    unit.encoded = comm_pool_.acquire(freeze.format->bytes(unit.layout->shard_elems()), compute, "frozen");
+  else if (!unit.has_master)
     unit.compute_copy = acquire_shard(unit, *freeze.dtype, "frozen");
   else
     unit.master = unit.has_masters_on_host()

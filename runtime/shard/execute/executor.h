@@ -22,10 +22,11 @@
 
 namespace zs {
 
-/// Freezing of a unit for good. Its weights are held once, in `dtype`; none: as those of others.
+/// Freezing of a unit for good. Its weights are held once, in `format`, or in `dtype`; neither: as those of others.
 struct Freeze {
   bool is_frozen = false;
   std::optional<DType> dtype = {};
+  const FrozenFormat* format = nullptr;
 };
 
 /// Turns the scheduler's actions into work on streams: memory from pools, collectives, events, and the binding of

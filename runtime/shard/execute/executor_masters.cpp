@@ -52,6 +52,27 @@ struct InitialValues {
   }
 };
 
+/// Draws a unit in a format, and encodes it.
+void draw_encoded(Context& context, const FlatParameter& unit, std::uint64_t seed) {
+  InitialValues initial{seed, context.device().options().threads};
+  context.launch({"initialise:" + unit.name, {}, {unit.encoded_buffer()}},
+                 [&kernels = context.kernels(), format = unit.held_format, encoded = unit.encoded_buffer(), initial,
+                  elems = unit.layout->shard_elems(), views = unit.layout->views(),
+                  segments = unit.segments()](ExecContext& exec) mutable {
+                   std::vector<float> drawn(static_cast<std::size_t>(elems));
+                   for (const ShardSegment& segment : segments) {
+                     for (std::int64_t at = 0; at < segment.count; at += std::ssize(initial.values)) {
+                       initial.draw(views[segment.view], segment, at);
+                       std::copy(initial.values.begin(), initial.values.end(),
+                                 drawn.begin() + segment.shard_offset + at);
+                     }
+                   }
+                   std::vector<std::byte> bytes(static_cast<std::size_t>(encoded.elems));
+                   format->encode(bytes.data(), drawn.data(), elems);
+                   kernels.upload(exec, encoded, bytes.data());
+                 });
+}
+
 }  // namespace
 
 void Executor::set_seed(std::uint64_t seed, bool draws) {
@@ -102,6 +123,7 @@ HostLink::Window Executor::open_masters(const FlatParameter& unit) {
 }
 
 void Executor::initialise(FlatParameter& unit, std::uint64_t seed, HostLink::Window window) {
+  if (unit.is_encoded()) return draw_encoded(context_, unit, seed);
   draw(unit, window.parts.empty() ? unit.weights_buffer() : window[0], seed);
   link_.store(std::move(window));
 }

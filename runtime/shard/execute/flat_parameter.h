@@ -7,7 +7,9 @@
 
 #include "kernels/kernels.h"
 #include "runtime/base/random.h"
+#include "runtime/base/usage_error.h"
 #include "runtime/device/allocator.h"
+#include "runtime/shard/placement/frozen_format.h"
 #include "runtime/shard/placement/gradient_reduction.h"
 #include "runtime/shard/placement/mixed_precision.h"
 #include "runtime/shard/placement/placement.h"
@@ -18,9 +20,9 @@ namespace zs {
 /// One unit's parameters: their layout, their persistent shards and their transient buffers. `master` (f32 weights),
 /// `grad` (f32, reduced; none of a frozen unit) and, where parameters run in bf16, `compute_copy` (their bf16 copy,
 /// written by the optimizer) have layout->held_elems() elements each: slice `slice` of layout->ranks(), and whole
-/// parameters after it. A frozen unit may have `compute_copy` alone, in whatever dtype it runs. Of a zero-copy unit
-/// other ranks read this rank's shard (the one in the runtime dtype; `shared_kept` where there is one): it is written
-/// only after what Executor::wait_readers does.
+/// parameters after it. A frozen unit may have `compute_copy` alone, in whatever dtype it runs, or `encoded` alone, its
+/// shard in `held_format`. Of a zero-copy unit other ranks read this rank's shard (the one in the runtime dtype;
+/// `shared_kept` where there is one): it is written only after what Executor::wait_readers does.
 struct FlatParameter {
   FlatParameter(std::string unit_name, std::vector<Parameter*> members, std::shared_ptr<const UnitLayout> unit_layout,
                 int master_slice, const MixedPrecisionPolicy& unit_precision, std::uint64_t rounding_seed = 0)
@@ -45,11 +47,12 @@ struct FlatParameter {
   bool gathers_exactly = false;  // such an evaluation runs, which takes no format
   DType grad_dtype;  // dtype of `full_grad`: precision.reduce, but f32 while several micro-batches accumulate
 
-  bool is_frozen = false;    // for good: there is no `grad`, and an optimizer has no state of it
-  bool has_master = true;    // else it is frozen, and `compute_copy` is all that is held of it
-  bool accumulates = false;  // gradients that begin are those of several micro-batches
+  bool is_frozen = false;  // for good: there is no `grad`, and an optimizer has no state of it
+  bool has_master = true;  // else it is frozen, and `compute_copy` or `encoded` is all that is held of it
+  const FrozenFormat* held_format = nullptr;  // format of `encoded`; null: there is none
+  bool accumulates = false;                   // gradients that begin are those of several micro-batches
 
-  Memory master, grad, compute_copy;
+  Memory master, grad, compute_copy, encoded;
   Memory host_grad;                 // gradients that the host keeps: `grad` is there only while it is worked on
   bool grad_is_written = false;     // in this step
   bool grad_is_divided = false;     // as far as it is divided after the sum
@@ -103,12 +106,25 @@ struct FlatParameter {
     return has_masters_on_host() && gathered_dtype == DType::f32 && layout->held_elems() > 0;
   }
   /// True if each gather casts the weights, as things stand: they are held in another dtype alone.
-  bool is_cast_to_gather() const { return !has_master && gathered_dtype != DType::bf16 && layout->held_elems() > 0; }
+  bool is_cast_to_gather() const {
+    return !has_master && !is_encoded() && gathered_dtype != DType::bf16 && layout->held_elems() > 0;
+  }
+  /// True if each gather decodes the weights: they are held in a format.
+  bool is_encoded() const { return held_format != nullptr; }
   /// True if each gather makes a copy of the shard first.
-  bool is_staged() const { return comes_from_host() || is_cast_to_gather(); }
+  bool is_staged() const { return comes_from_host() || is_cast_to_gather() || is_encoded(); }
   Buffer master_buffer() const { return master.buffer(DType::f32, layout->held_elems()); }
-  /// The weights in full: the masters, or all that there is.
-  Buffer weights_buffer() const { return has_master ? master_buffer() : compute_copy_buffer(); }
+  /// The weights in full: the masters, or all that there is. UsageError where that is encoded.
+  Buffer weights_buffer() const {
+    if (is_encoded())
+      throw UsageError(
+          fmt::format("the weights of unit {} are held as {}, and not as numbers", name, held_format->name),
+          "read them with Executor::read_full, save and load state without what is frozen, or leave "
+          "frozen_format out");
+    return has_master ? master_buffer() : compute_copy_buffer();
+  }
+  /// This rank's shard, u8, in held_format.
+  Buffer encoded_buffer() const { return encoded.buffer(DType::u8, held_format->bytes(layout->shard_elems())); }
   /// bf16, or empty where parameters run in f32.
   Buffer compute_copy_buffer() const {
     return compute_copy ? compute_copy.buffer(DType::bf16, layout->held_elems()) : Buffer{};

@@ -59,6 +59,12 @@ std::string gather_format(std::int64_t value) {
     if (known->fingerprint() == static_cast<std::uint64_t>(value)) return std::string(known->name());
   return fmt::format("format {:x}", static_cast<std::uint64_t>(value));
 }
+std::string held_format(std::int64_t value) {
+  if (value == 0) return "numbers";
+  for (const FrozenFormat* const known : {frozen_int8(), frozen_nf4()})
+    if (known->fingerprint() == static_cast<std::uint64_t>(value)) return std::string(known->name);
+  return fmt::format("format {:x}", static_cast<std::uint64_t>(value));
+}
 std::string wire(std::int64_t value) { return static_cast<CommDType>(value) == CommDType::int8 ? "int8" : "exact"; }
 std::string validation(std::int64_t value) { return value != 0 ? "f32" : "as in training"; }
 
@@ -67,6 +73,7 @@ constexpr std::array kFacts = {Fact{"name", nullptr},
                                Fact{"gradients", dtype},
                                Fact{"validation", validation},
                                Fact{"gathers travel", gather_format},
+                               Fact{"weights are held as", held_format},
                                Fact{"gradients travel", wire},
                                Fact{"elements", number},
                                Fact{"elements of a shard", number},
@@ -111,6 +118,7 @@ std::array<std::int64_t, kFacts.size()> facts_of(const FlatParameter& unit) {
           static_cast<std::int64_t>(precision.reduce),
           std::int64_t{precision.is_full_in_evaluation},
           static_cast<std::int64_t>(precision.gather_format != nullptr ? precision.gather_format->fingerprint() : 0),
+          static_cast<std::int64_t>(unit.is_encoded() ? unit.held_format->fingerprint() : 0),
           static_cast<std::int64_t>(precision.reduce_comm_dtype),
           unit.layout->numel(),
           unit.layout->shard_elems(),

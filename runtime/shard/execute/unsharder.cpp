@@ -120,6 +120,10 @@ void Unsharder::gather(FlatParameter& unit) {
   unit.is_waited_for = false;
   if (unit.is_never_gathered() || open_view(unit)) return;
   const MemoryOwner owner(context_.device().memory(), unit.name);
+  if (unit.is_encoded()) {
+    Memory through;
+    return gather_encoded(unit, through);
+  }
   if (unit.is_local()) return bring_all(unit);
   const Buffer shard = shard_of(unit);
   gather_to(unit, begin(unit), unit.bucket, [&](const Buffer& bucket) { gather_shards(unit, shard, bucket); });
@@ -135,6 +139,7 @@ void Unsharder::two_level_gather(FlatParameter& unit) {
   unit.is_waited_for = false;
   if (unit.is_never_gathered() || open_view(unit)) return;
   const MemoryOwner owner(context_.device().memory(), unit.name);
+  if (unit.is_encoded()) return gather_encoded(unit, unit.kept);
   if (unit.is_local()) return bring_all(unit);
   const Buffer shard = shard_of(unit);
   unit.kept = acquire(kept_elems(unit), unit.gathered_dtype, unshard(), "kept_shard");
@@ -150,6 +155,7 @@ void Unsharder::gather_secondary(FlatParameter& unit) {
   unit.is_waited_for = false;
   if (unit.is_never_gathered() || open_view(unit)) return;
   const MemoryOwner owner(context_.device().memory(), unit.name);
+  if (unit.is_encoded()) return gather_encoded(unit, unit.kept);
   if (unit.is_local()) return bring_all(unit);
   bring_whole(unit);
   unshard().wait(unit.kept_ready);
@@ -249,6 +255,7 @@ void Unsharder::free_deferred(FlatParameter& unit) {
 void Unsharder::masters_updated() { context_.stream().record(masters_ready_); }
 
 Buffer Unsharder::gather_masters(FlatParameter& unit, Memory& memory) {
+  if (unit.is_encoded()) return decode_all(unit, memory);
   const DType dtype = unit.weights_buffer().dtype;
   if (unit.is_zero_copy() && unit.shared.dtype == dtype && unit.precision.gather_format == nullptr) {
     publish(unit);

@@ -58,6 +58,14 @@ class Unsharder {
   void bring_whole(FlatParameter& unit);
   /// All that is needed of a staged unit of which no other rank has a part.
   void bring_all(FlatParameter& unit);
+  /// All that is needed of a unit whose weights are encoded: they are gathered as they are held, and decoded.
+  /// `through`: memory of the small group's shards, of a gather in two steps; where it is there it is gathered from.
+  void gather_encoded(FlatParameter& unit, Memory& through);
+  /// Encoded shards of all ranks that share the unit's masters: in `memory`, or where they lie anyway.
+  Buffer encoded_shards(FlatParameter& unit, Memory& memory, Memory& through);
+  void decode(const FlatParameter& unit, const Buffer& out, const Buffer& encoded);
+  /// The weights of an encoded unit in f32, in `memory`, beside what the schedule gathers.
+  Buffer decode_all(FlatParameter& unit, Memory& memory);
   /// All-gathers shards in the unit's format.
   void gather_shards(const FlatParameter& unit, const Buffer& shard, const Buffer& out);
   Buffer begin(FlatParameter& unit);

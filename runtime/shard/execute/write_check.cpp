@@ -171,7 +171,7 @@ void WriteCheck::compare_replicas(const std::vector<FlatParameter>& units) {
     const ShardScheme& scheme = unit.placement->scheme;
     const ShardScheme::Slice slice = scheme.slice(scheme.holders());
     if (slice.count == everybody_.size() || unit.has_masters_on_host()) continue;
-    own.push_back(unit.weights_buffer());
+    own.push_back(unit.is_encoded() ? unit.encoded_buffer() : unit.weights_buffer());
     places.push_back(names.size() + static_cast<std::size_t>(slice.index));
     names.resize(names.size() + static_cast<std::size_t>(slice.count), unit.name);
   }

@@ -1,14 +1,16 @@
 #include "runtime/shard/placement/flat_layout.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace zs {
 
-FlatLayout::FlatLayout(const std::vector<Parameter*>& parameters, DType runtime_dtype, int ranks, int finest)
+FlatLayout::FlatLayout(const std::vector<Parameter*>& parameters, DType runtime_dtype, int ranks, int finest,
+                       std::int64_t align_elems)
     : UnitLayout(ranks) {
   finest = std::max(finest, ranks);
   ZS_CHECK(ranks >= 1 && finest % ranks == 0, "{} ranks, {} slices", ranks, finest);
-  const std::int64_t align = kAlignBytes / size_of(runtime_dtype);
+  const std::int64_t align = std::lcm(kAlignBytes / size_of(runtime_dtype), align_elems);
   std::int64_t end = 0;
   for (const Parameter* parameter : parameters) {
     FlatView view = view_of(*parameter);

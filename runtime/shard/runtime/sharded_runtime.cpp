@@ -61,7 +61,7 @@ void check(const Residence& residence, const MixedPrecisionPolicy& precision, bo
 /// Residence of a unit; weights that are held once have no masters that could be elsewhere.
 Residence residence_of(const UnitPolicy& policy, const ShardOptions& options) {
   Residence residence = policy.residence.value_or(options.residence);
-  if (!policy.is_frozen || !options.frozen_dtype) return residence;
+  if (!policy.is_frozen || (!options.frozen_dtype && policy.frozen_format == nullptr)) return residence;
   residence.has_masters_on_host = false;
   residence.masters_disk.clear();
   return residence;
@@ -115,9 +115,11 @@ void check_writes_are_seen(const FlatParameter& unit, bool checks_writes) {
 /// Options that decide what memory ranks share, and how they meet: where they differ nothing after this can be agreed.
 /// Collective, blocks the host.
 const ShardOptions& agreed(const ShardOptions& options, World& world) {
-  const std::string own = fmt::format("strategy {}, zero_copy = {}, checks_writes = {}",
-                                      options.scheme.mesh ? std::string("of a mesh") : name_of(options.scheme.strategy),
-                                      options.zero_copy, options.checks_writes);
+  const std::string own =
+      fmt::format("strategy {}, zero_copy = {}, checks_writes = {}",
+                  options.scheme.mesh ? std::string("of a mesh") : name_of(options.scheme.strategy), options.zero_copy,
+                  options.checks_writes) +
+      (options.frozen_format != nullptr ? fmt::format(", frozen_format {}", options.frozen_format->name) : "");
   const World::Agreement first = world.agree(1, own);
   const World::Agreement other = world.agree(own == first.message ? 0 : 1, own);
   if (other.code == 0) return options;
@@ -188,6 +190,7 @@ int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& pa
   const MixedPrecisionPolicy precision = policy.precision.value_or(options_.precision);
   check(precision, name);
   check(residence_of(policy, options_), precision, options_.checks_writes, name);
+  check_frozen_format(policy, options_.checks_writes, name);
   const GradientReduction* const reduction = policy.reduction != nullptr ? policy.reduction : options_.reduction;
   check_reduction(name, precision, reduction);
   const auto placement = place(name, policy);
@@ -208,7 +211,7 @@ int ShardedRuntime::add_unit(std::string name, const std::vector<Parameter*>& pa
   names_.push_back(name);
   policies_.push_back(policy);
   executor_.add_unit(std::move(name), parameters, options_.seed, precision, placement,
-                     {policy.is_frozen, options_.frozen_dtype});
+                     {policy.is_frozen, options_.frozen_dtype, policy.frozen_format});
   executor_.units().back().reduction = reduction;
   check_writes_are_seen(executor_.units().back(), options_.checks_writes);
   if (policy.reduction != nullptr)
@@ -251,6 +254,7 @@ std::shared_ptr<const Placement> ShardedRuntime::place(const std::string& unit, 
   if (policy.scheme) options.scheme = with_host_groups(options.scheme, executor_.groups().world().hosts());
   check_reshard(policy, ShardScheme(options.scheme, executor_.groups().grid().sub_grid(policy.partition.axes())));
   set_between(options, policy);
+  if (policy.frozen_format != nullptr) options.scheme = scheme_of_format(options.scheme);
   return executor_.placement(options);
 } catch (const Error& error) {
   throw Error(error.code(), fmt::format("unit {}: {}", unit, error.what_happened()), error.where(), error.what_to_do());
@@ -282,6 +286,8 @@ Scheduler& ShardedRuntime::scheduler() {
                           placement.has_own_sum);
     if (scheme.options() != executor_.scheme().options())
       scheduler_->set_schedule(static_cast<int>(unit), scheme.unit_schedule());
+    if (policies_[unit].frozen_format != nullptr)
+      scheduler_->set_after_forward(static_cast<int>(unit), Scheduler::AfterForward::free);
     if (const auto& reshard = policies_[unit].reshard_after_forward) {
       // A number that is all ranks which shard it is as good as `true`.
       const Reshard own = reshard->group() != 0 ? scheme.options().reshard_after_forward : *reshard;

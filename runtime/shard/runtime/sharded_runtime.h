@@ -44,6 +44,10 @@ struct ShardOptions {
   /// masters of others are. Units that run in f32, or are evaluated so, cast them for each gather. Initial values, and
   /// what is loaded, are rounded to it. None: f32 masters, and a copy where the unit runs in bf16.
   std::optional<DType> frozen_dtype = {};
+  /// Format of the frozen matrices of blocks (Module::is_block), which shard_module makes units of their own beside
+  /// those that they would be in, "blocks.0.quantized". None: they are held as the others. Initial values, and what is
+  /// loaded, are rounded to it.
+  const FrozenFormat* frozen_format = nullptr;
   /// Parameters that are not trained when shard_module makes units are units of their own, beside those that they would
   /// be in, which are frozen.
   bool splits_frozen = false;

@@ -14,6 +14,7 @@
 #include "kernels/cuda/lines.cu"
 #include "kernels/cuda/loss.cu"
 #include "kernels/cuda/map.cu"
+#include "kernels/cuda/nf4_blocks.cu"
 #include "kernels/cuda/norms.cu"
 #include "kernels/cuda/optimizer.cu"
 #include "kernels/cuda/reduce.cu"
@@ -70,6 +71,7 @@ std::map<std::string, EmulatedKernel> emulated_kernels() {
       ZS_EMULATED_TYPED(zs_reduce_int8, false),
       ZS_EMULATED_TYPED(zs_pack_fp8, true),
       ZS_EMULATED_TYPED(zs_unpack_fp8, false),
+      ZS_EMULATED_TYPED(zs_unpack_nf4, true),
       ZS_EMULATED_TYPED(zs_add, false),
       ZS_EMULATED_TYPED(zs_scale, false),
       ZS_EMULATED_PAIR(zs_accumulate, false),
