@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/nn/forward_arguments.h"
 #include "runtime/shard/runtime/sharded_runtime.h"
 #include "runtime/tensor/parameter.h"
 
@@ -168,14 +169,17 @@ class Layer : public Base {
  public:
   template <class... Args>
   auto operator()(Args&&... args) {
-    if (typeid(*this) != typeid(Derived) && !this->serves_subclasses()) [[unlikely]]
-      refuse_subclass(*this, typeid(Derived));
-    const typename Base::Call call(*this);
-    try {
-      return static_cast<Derived&>(*this).forward(std::forward<Args>(args)...);
-    } catch (const UsageError& error) {
-      throw_within(*this, error);
-    }
+    return call(std::forward<Args>(args)...);
+  }
+  // Calls with an argument in braces, whose type is that of forward's parameter: `layer(x, {})`.
+  template <class D = Derived>
+  auto operator()(ForwardArgument<D, 0> a, ForwardArgument<D, 1> b) {
+    return call(std::forward<ForwardArgument<D, 0>>(a), std::forward<ForwardArgument<D, 1>>(b));
+  }
+  template <class D = Derived>
+  auto operator()(ForwardArgument<D, 0> a, ForwardArgument<D, 1> b, ForwardArgument<D, 2> c) {
+    return call(std::forward<ForwardArgument<D, 0>>(a), std::forward<ForwardArgument<D, 1>>(b),
+                std::forward<ForwardArgument<D, 2>>(c));
   }
 
  protected:
@@ -186,6 +190,19 @@ class Layer : public Base {
   requires(sizeof...(Rest) > 0 || !std::is_convertible_v<First, std::string>) explicit Layer(First&& first,
                                                                                              Rest&&... rest)
       : Base(std::forward<First>(first), std::forward<Rest>(rest)...) {}
+
+ private:
+  template <class... Args>
+  auto call(Args&&... args) {
+    if (typeid(*this) != typeid(Derived) && !this->serves_subclasses()) [[unlikely]]
+      refuse_subclass(*this, typeid(Derived));
+    const typename Base::Call call(*this);
+    try {
+      return static_cast<Derived&>(*this).forward(std::forward<Args>(args)...);
+    } catch (const UsageError& error) {
+      throw_within(*this, error);
+    }
+  }
 };
 
 /// Modules that become units.

@@ -258,6 +258,14 @@ std::vector<Case> of_options() {
            })}};
 }
 
+struct Affine : Layer<Affine> {
+  struct Options {
+    float factor = 2, plus = 0;
+  };
+  Tensor forward(const Tensor& x, const Options& options, const Shape& shape = {1}) {
+    return (x * options.factor + options.plus).reshape(shape);
+  }
+};
 struct Scale : Layer<Scale> {
   explicit Scale(float by) : factor(by) {}
   float factor;
@@ -284,6 +292,19 @@ TEST_CASE("one size of a reshape may be left open") {
   CHECK(x.reshape({2, -1, 3}).shape() == Shape({2, 4, 3}));
   CHECK(x.reshape({-1}).size(0) == 24);
   CHECK(x.reshape({3, 8}).size(-1) == 8);
+}
+
+TEST_CASE("a layer is called with arguments in braces") {
+  const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+  Context context(*device);
+  Tensor x = floats(context, {1});
+  const Tensor same = x;
+  Affine affine;
+  CHECK(affine(x, {}).to_host() == std::vector{1.0f});
+  CHECK(affine(same, {.factor = 3, .plus = 1}).to_host() == std::vector{2.5f});
+  CHECK(affine(x, {}, {1, 1}).shape() == Shape({1, 1}));
+  CHECK(affine(x, Affine::Options{}).to_host() == std::vector{1.0f});
+  CHECK(affine(same, {}, same.shape()).to_host() == std::vector{1.0f});
 }
 
 TEST_CASE("a subclass of a layer is called as one over it, or through a forward that is virtual") {
