@@ -9,11 +9,13 @@
 #include "model/nn/batch_norm.h"
 #include "model/nn/linear.h"
 #include "model/sharding/fully_shard.h"
+#include "runtime/shard/checkpoint/checkpoint.h"
 #include "runtime/shard/optimizers/sgd.h"
 #include "runtime/shard/runtime/unshard_scope.h"
 #include "runtime/tensor/arithmetic.h"
 #include "runtime/tensor/reduction.h"
 #include "tests/message_of.h"
+#include "tests/model/temp_dir.h"
 #include "tests/shard/chain_model.h"
 #include "tests/stderr_of.h"
 
@@ -216,6 +218,22 @@ TEST_CASE("ranks that shard a model differently are told so before they share me
   });
   for (const std::string& message : messages)
     CHECK_THAT(message, Contains("72: ") && Contains("rank 0 by strategy zero3") && Contains("rank 1 by"));
+}
+
+TEST_CASE("ranks that save into different folders, or different steps, are told so, and leave nothing") {
+  const TempDir dir;
+  const bool is_step = GENERATE(true, false);
+  const auto messages = on_ranks(2, [&](World& world) {
+    const Parts parts(world);
+    Sgd optimizer(*parts.model, {});
+    return coded_message_of([&] {
+      save({world, parts.model->executor(), optimizer}, dir / (world.rank() == 0 || is_step ? "a" : "b"),
+           {.step = is_step ? world.rank() + 1 : 1});
+    });
+  });
+  for (const std::string& message : messages)
+    CHECK_THAT(message, Contains("72: save() of") && Contains(is_step ? "a/step-2 here" : "b/step-1 here"));
+  CHECK(dir.entries() == 0);
 }
 
 TEST_CASE("a parameter that is trained again within a micro-batch is a mistake of the caller's") {

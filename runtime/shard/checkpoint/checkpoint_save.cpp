@@ -139,6 +139,17 @@ class ShardReader {
   const std::vector<SavedSegment>& segments_;
 };
 
+/// Ranks that name other folders or steps would wait for what nobody makes. Collective.
+void check_alike(World& world, const std::string& folder) {
+  const std::string first = from_first(world, folder);
+  together(world, [&] {
+    if (folder != first)
+      throw Error(ExitCode::ranks_disagree,
+                  fmt::format("save() of {} on the first rank, and of {} here", first, folder),
+                  fmt::format("rank {}", world.rank()), "give the same folder and step on every rank");
+  });
+}
+
 }  // namespace
 
 /// A save on its way: the steps of docs/checkpoints.md, each on the ranks that it concerns.
@@ -153,6 +164,7 @@ class CheckpointSaver {
         writing_(name_ + kWritingSuffix),
         tensors_(held_tensors(state.executor, &state.optimizer, info.with_frozen)) {
     if (info.step < 0) throw UsageError(fmt::format("save() of step {}", info.step), "count steps from 0");
+    check_alike(state.world, folder());
     manifest_.step = info.step;
     manifest_.attributes = attributes_of(state, info);
     for (const HeldTensor& held : tensors_) manifest_.tensors.push_back(held.tensor);
