@@ -20,7 +20,7 @@
 namespace zs::bench {
 namespace {
 
-constexpr int kCeilingRounds = 4;  // before the steps, and as many after them
+constexpr int kStepCeilingRounds = 4;  // before the steps, and as many after them
 
 /// Collective. Nothing when some rank does not know its `own`.
 std::optional<StepReport::Pss> pss_of(Ranks& ranks, const std::optional<std::int64_t>& own) {
@@ -97,12 +97,12 @@ void StepBench::measure_ceiling(StepReport& report) {
   const DType dtype = config_.precision.param == "bf16" ? DType::bf16 : DType::f32;
   double gflops = 0;
   if (!host_device_) {
-    gflops = ProductCeiling(world_, device_options(), dtype).measure(kCeilingRounds);
+    gflops = ProductCeiling(world_, device_options(), dtype).measure(kStepCeilingRounds);
   } else {
     const auto gpu = machine_.make_device(DeviceKind::cuda, device_options());
     Ranks ranks(world_, *host_device_);
     GpuProductCeiling ceiling(*gpu, ranks, dtype, machine_.gpu_ceilings);
-    for (int round = 0; round < kCeilingRounds; ++round) gflops = ceiling.measure();
+    for (int round = 0; round < kStepCeilingRounds; ++round) gflops = ceiling.measure();
   }
   report.product_ceiling_gflops = std::max(report.product_ceiling_gflops, gflops);
 }

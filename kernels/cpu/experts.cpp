@@ -27,7 +27,7 @@ const std::int32_t* ints_of(const Buffer& buffer, std::int64_t elems) {
   return buffer.as<std::int32_t>();
 }
 
-float* floats_of(const Buffer& buffer, std::int64_t elems) {
+float* sized_floats_of(const Buffer& buffer, std::int64_t elems) {
   ZS_CHECK(buffer.dtype == DType::f32 && buffer.elems == elems, "{} {} elements, expected {} of f32", buffer.elems,
            name_of(buffer.dtype), elems);
   return cpu::floats_of(buffer);
@@ -67,9 +67,9 @@ void choose(std::int32_t* ids, const float* values, const RouteDims& d) {
 
 void route(ExecContext& ctx, Buffer weights, Buffer ids, Buffer logits, Buffer bias, const RouteDims& d) {
   check(d);
-  const float* const in = floats_of(logits, d.tokens * d.experts);
-  const float* const added = bias.empty() ? nullptr : floats_of(bias, d.experts);
-  float* const out = floats_of(weights, d.tokens * d.chosen);
+  const float* const in = sized_floats_of(logits, d.tokens * d.experts);
+  const float* const added = bias.empty() ? nullptr : sized_floats_of(bias, d.experts);
+  float* const out = sized_floats_of(weights, d.tokens * d.chosen);
   auto* const chosen = const_cast<std::int32_t*>(ints_of(ids, d.tokens * d.chosen));
 #pragma omp parallel num_threads(ctx.threads()) if (d.tokens * d.experts > kWorthTeam)
   {
@@ -109,9 +109,10 @@ void route_gradient(float* dlogits, const float* dweights, const std::int32_t* i
 
 void route_backward(ExecContext& ctx, Buffer dlogits, Buffer dweights, Buffer ids, Buffer logits, const RouteDims& d) {
   check(d);
-  const float *const in = floats_of(logits, d.tokens * d.experts), *const dw = floats_of(dweights, d.tokens * d.chosen);
+  const float *const in = sized_floats_of(logits, d.tokens * d.experts), *const dw = sized_floats_of(
+                                                                             dweights, d.tokens * d.chosen);
   const std::int32_t* const chosen = ints_of(ids, d.tokens * d.chosen);
-  float* const out = floats_of(dlogits, d.tokens * d.experts);
+  float* const out = sized_floats_of(dlogits, d.tokens * d.experts);
 #pragma omp parallel num_threads(ctx.threads()) if (d.tokens * d.experts > kWorthTeam)
   {
     std::vector<float> scores(static_cast<std::size_t>(d.experts)), grads(scores);
@@ -135,7 +136,7 @@ void sort_rows(ExecContext&, const SortedRows& rows, Buffer ids, std::int64_t ex
   auto* const offsets = rows.offsets.as<std::int64_t>();
   std::fill_n(offsets, experts + 1, std::int64_t{0});
   for (std::int64_t i = 0; i < ids.elems; ++i) ++offsets[in[i] + 1];
-  float* const shares = floats_of(rows.shares, experts);
+  float* const shares = sized_floats_of(rows.shares, experts);
   const double all = static_cast<double>(std::max<std::int64_t>(1, ids.elems));
   for (std::int64_t e = 0; e < experts; ++e) shares[e] = static_cast<float>(static_cast<double>(offsets[e + 1]) / all);
   for (std::int64_t e = 0; e < experts; ++e) offsets[e + 1] += offsets[e];
@@ -191,7 +192,7 @@ Combination combination(const Buffer& out, const Buffer& y, const Buffer& weight
   ZS_CHECK(out.elems == tokens * width && (tokens == 0 ? rows == 0 : rows % tokens == 0),
            "{} elements of {} rows for {}", y.elems, rows, out.elems);
   check_places(places, y, width);
-  return {tokens, tokens == 0 ? 0 : rows / tokens, width, weights.empty() ? nullptr : floats_of(weights, rows),
+  return {tokens, tokens == 0 ? 0 : rows / tokens, width, weights.empty() ? nullptr : sized_floats_of(weights, rows),
           ints_of(places, rows)};
 }
 
@@ -253,7 +254,7 @@ void combine_backward(ExecContext& ctx, Buffer dy, Buffer dweights, Buffer dout,
   const Combination of = combination(dout, y, weights, places, width);
   checks::alike(dy, y, y);
   if (dout.empty()) return;
-  float* const dw = floats_of(dweights, places.elems);
+  float* const dw = sized_floats_of(dweights, places.elems);
   if (data_of(y).is_bf16)
     return spread(ctx, dy.as<BFloat16>(), dw, dout.as<BFloat16>(), static_cast<const BFloat16*>(y.data), of);
   spread(ctx, dy.as<float>(), dw, dout.as<float>(), static_cast<const float*>(y.data), of);

@@ -12,9 +12,9 @@ namespace {
 constexpr int kHost = kStreamRoles, kClocks = kStreamRoles + 1;
 
 /// Vector clock: for each stream, the number of its ops that are known to be done.
-using Clock = std::array<std::int64_t, kClocks>;
+using VectorClock = std::array<std::int64_t, kClocks>;
 
-void join(Clock& clock, const Clock& other) {
+void join(VectorClock& clock, const VectorClock& other) {
   for (int i = 0; i < kClocks; ++i) clock[i] = std::max(clock[i], other[i]);
 }
 
@@ -53,7 +53,7 @@ class Verifier {
 
   void step(std::size_t index) {
     const TraceEntry& entry = entries_[index];
-    Clock& clock = clocks_[static_cast<int>(entry.stream)];
+    VectorClock& clock = clocks_[static_cast<int>(entry.stream)];
     switch (entry.kind) {
       case TraceEntry::Kind::op: op(index); break;
       case TraceEntry::Kind::record:
@@ -79,7 +79,7 @@ class Verifier {
     const TraceEntry& entry = entries_[index];
     const auto record = records_.find(entry.record_id);
     const int stream = static_cast<int>(entry.stream);
-    const Clock clock = record == records_.end() ? Clock{} : record->second;
+    const VectorClock clock = record == records_.end() ? VectorClock{} : record->second;
     Conflicts conflicts;
     visit(entry.op.writes.front(), [&](Range range, History& history) {
       history.released = index;
@@ -95,7 +95,7 @@ class Verifier {
   void op(std::size_t index) {
     const TraceEntry& entry = entries_[index];
     const int stream = static_cast<int>(entry.stream);
-    Clock& clock = clocks_[stream];
+    VectorClock& clock = clocks_[stream];
     join(clock, clocks_[kHost]);
     const Access access{clock[stream] + 1, index};
     Conflicts conflicts;
@@ -116,7 +116,7 @@ class Verifier {
   }
 
   void use(const Buffer& buffer, const Access& access, int stream, bool is_write, Conflicts& conflicts) {
-    const Clock& clock = clocks_[stream];
+    const VectorClock& clock = clocks_[stream];
     visit(buffer, [&](Range range, History& history) {
       if (history.released != kNone) add(conflicts, history.released, range);
       check(history.writes, clock, stream, range, conflicts);
@@ -126,7 +126,7 @@ class Verifier {
     });
   }
 
-  static void check(const std::array<std::vector<Access>, kStreamRoles>& earlier, const Clock& clock, int stream,
+  static void check(const std::array<std::vector<Access>, kStreamRoles>& earlier, const VectorClock& clock, int stream,
                     Range range, Conflicts& conflicts) {
     for (int other = 0; other < kStreamRoles; ++other) {
       if (other == stream) continue;
@@ -192,8 +192,8 @@ class Verifier {
   }
 
   const std::vector<TraceEntry>& entries_;
-  std::array<Clock, kClocks> clocks_{};
-  std::unordered_map<std::int64_t, Clock> records_;
+  std::array<VectorClock, kClocks> clocks_{};
+  std::unordered_map<std::int64_t, VectorClock> records_;
   std::map<std::uint64_t, History> pieces_;  // by first address
   std::vector<OrderViolation> violations_;
 };

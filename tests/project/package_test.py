@@ -127,7 +127,7 @@ def main():
         skip("this machine's package lists are not those of Debian 12")
     run("bash", source / "setup", "package", timeout=3000)
     debs = sorted((source / "build-package/debs").glob("*.deb"))
-    expect([deb.name.split("_")[0] for deb in debs] == ["libzshard-dev", "libzshard0", "zshard-doc", "zshard"], "packages", debs)
+    expect([deb.name.split("_")[0] for deb in debs] == ["libzshard-dev", "libzshard0", "python3-zshard", "zshard-doc", "zshard"], "packages", debs)
     lint(debs)
     with tempfile.TemporaryDirectory(prefix="zshard-package.") as folder:
         root = pathlib.Path(folder, "root")
@@ -148,7 +148,10 @@ def main():
             (root / "root/own.cpp").write_text(PROGRAM)
             text = inside(root, "cd; g++ -std=c++20 own.cpp -o own $(pkg-config --cflags --libs zshard) && ./own && ldd own", timeout=600)
             expect(text.startswith("zshard ") and "libzshard.so.0" in text, "a program of one's own", text)
-            inside(root, "apt-get remove -q -y zshard libzshard0 libzshard-dev && ! ls /usr/lib/*/libzshard* /usr/bin/zshard 2>/dev/null")
+            inside(root, "cd /root && apt-get install -q -y --no-install-recommends ./python3-zshard_*.deb", timeout=900)
+            text = inside(root, """cd; python3 -c 'import glob, zshard; print(zshard.open_run(glob.glob("runs/*")[0]).metrics["step"][-1])'""")
+            expect(text.strip() == "3.0", "the Python module reads that run", text)
+            inside(root, "apt-get remove -q -y zshard python3-zshard libzshard0 libzshard-dev && ! ls /usr/lib/*/libzshard* /usr/bin/zshard 2>/dev/null")
         finally:
             run("umount", mounted)
             run("umount", root / "proc")

@@ -16,9 +16,9 @@
 namespace zs {
 namespace {
 
-using Phase = ExecOrder::Phase;
-
-const char* name_of_phase(Phase phase) { return phase == Phase::forward ? "forward" : "backward"; }
+const char* name_of_phase(ExecOrder::Phase phase) {
+  return phase == ExecOrder::Phase::forward ? "forward" : "backward";
+}
 
 void add_places(const Module& module, TrainPlan& plan) {
   plan.places.push_back({module.path().empty() ? "root" : module.path(), module.owner_unit(), module.is_unit()});
@@ -59,7 +59,7 @@ struct ListWarnings {
 /// The order that one micro-batch recorded, and what was listed against it.
 class ListCheck {
  public:
-  ListCheck(Session& session, const ResolvedPlan& plan, Phase phase)
+  ListCheck(Session& session, const ResolvedPlan& plan, ExecOrder::Phase phase)
       : runtime_(session.runtime()),
         plan_(plan),
         phase_(phase),
@@ -68,7 +68,7 @@ class ListCheck {
   /// Adds one warning of two units that are listed against the order, in forward, in backward, or both.
   void check(ListWarnings& warnings) const {
     for (std::size_t unit = 0; unit < plan_.units.size(); ++unit) {
-      const auto& list = phase_ == Phase::forward ? plan_.units[unit].forward : plan_.units[unit].backward;
+      const auto& list = phase_ == ExecOrder::Phase::forward ? plan_.units[unit].forward : plan_.units[unit].backward;
       if (list) check(unit, *list, warnings);
     }
   }
@@ -107,13 +107,13 @@ class ListCheck {
 
   ShardedRuntime& runtime_;
   const ResolvedPlan& plan_;
-  Phase phase_;
+  ExecOrder::Phase phase_;
   const std::vector<int>& order_;
 };
 
 /// A module whose forward nobody calls cannot be a unit.
 void check_all_run(Session& session, const ResolvedPlan& plan) {
-  const auto& order = session.runtime().scheduler().order(Mode::train).units(Phase::forward);
+  const auto& order = session.runtime().scheduler().order(Mode::train).units(ExecOrder::Phase::forward);
   for (const auto& unit : plan.units) {
     const int number = unit.module->owner_unit();
     if (std::find(order.begin(), order.end(), number) != order.end()) continue;
@@ -241,7 +241,8 @@ std::vector<std::string> list_warnings(Session& session) {
   const ResolvedPlan* const plan = session.resolved_plan();
   if (plan == nullptr) return {};
   check_all_run(session, *plan);
-  for (const Phase phase : {Phase::forward, Phase::backward}) ListCheck(session, *plan, phase).check(warnings);
+  for (const ExecOrder::Phase phase : {ExecOrder::Phase::forward, ExecOrder::Phase::backward})
+    ListCheck(session, *plan, phase).check(warnings);
   return warnings.texts;
 }
 

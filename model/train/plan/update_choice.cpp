@@ -15,14 +15,14 @@ namespace zs {
 namespace {
 
 constexpr std::int64_t kElems = std::int64_t{4} << 20;
-constexpr int kRounds = 3;
+constexpr int kTimings = 3;
 
 /// Time of the fastest run, in ns.
 template <class Body>
 double best_ns(const Body& body) {
   using Clock = std::chrono::steady_clock;
   double best = std::numeric_limits<double>::max();
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kTimings; ++round) {
     const auto begin = Clock::now();
     body();
     best = std::min(best, std::chrono::duration<double, std::nano>(Clock::now() - begin).count());
