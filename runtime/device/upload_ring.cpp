@@ -11,7 +11,7 @@ namespace zs {
 namespace {
 
 constexpr std::int64_t kAlignment = 64;
-constexpr std::chrono::microseconds kPause{20};  // between two looks at a GPU that is behind
+constexpr std::chrono::microseconds kUploadPause{20};  // between two looks at a GPU that is behind
 
 }  // namespace
 
@@ -88,7 +88,7 @@ void UploadRing::await_oldest() const {
                   fmt::format("{}; {}", context_.gpu().describe(), streams_.activity()),
                   "a rank is lost, stopped or much slower than the others");
     }
-    std::this_thread::sleep_for(kPause);
+    std::this_thread::sleep_for(kUploadPause);
   }
 }
 
