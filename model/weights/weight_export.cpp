@@ -171,12 +171,6 @@ std::vector<std::string> copy_companions(const std::string& model, const std::st
   return left_out;
 }
 
-void finish_output_folder(const std::string& path) {
-  const Folder folder = Folder::open(path);
-  const File mark = folder.is_open() ? folder.file(kWritingMark, O_RDWR) : File();
-  if (mark.is_open() && mark.lock() == File::Lock::taken) static_cast<void>(folder.remove_file(kWritingMark));
-}
-
 OutputFolder::OutputFolder(std::string path, MayReplace may_replace)
     : path_(std::move(path)), may_replace_(std::move(may_replace)) {
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();

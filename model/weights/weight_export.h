@@ -66,10 +66,9 @@ void check_overflow(FileDType dtype, const float* values, std::int64_t count, co
 /// files; `tokenizer`: its folder, or one of its files. A line for each that does not belong there (file_of_model()).
 std::vector<std::string> copy_companions(const std::string& model, const std::string& tokenizer, const std::string& to);
 
-/// Name of the file by which a folder that is being written is known; locked by who writes.
+/// Name of the file by which a folder that is being written is known; locked by who writes. A kill may leave it in a
+/// folder that has its name, of which it is no part.
 inline constexpr const char* kWritingMark = ".zshard-writing";
-/// Removes that file from a folder which is whole and has its name, where whoever wrote it was killed between the two.
-void finish_output_folder(const std::string& path);
 
 /// A folder that appears whole or not at all: written beside its place, and renamed by commit(). What a killed process
 /// has left is removed by the next one that writes there. Error(cannot_create) where the place is taken by more than an

@@ -79,6 +79,7 @@ def runs(program):
     two = run.checkpoint(3)
     check("the state is that of another number of ranks", one.kinds == two.kinds and {"adamw.m", "adamw.v"} < set(one.kinds) and all(
         numpy.array_equal(one.read(name, kind), two.read(name, kind)) for kind in one.kinds for name in one.names(kind)))
+    check("moments are not the weights", not numpy.array_equal(two.read("token_embedding.weight", "adamw.m"), two["token_embedding.weight"]))
     check("it is not the last one's", not numpy.array_equal(two["token_embedding.weight"], checkpoint["token_embedding.weight"]))
     go_on = []
     zshard.train("c.toml", ranks=2, set={"run.dir": "two", "train.steps": 8}, arguments=["--resume", "latest"], on_metrics=go_on.append, program=program)

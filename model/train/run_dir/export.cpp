@@ -226,7 +226,6 @@ void check_target(const std::string& to, const std::string& dtype, const RunMark
   if (!is_free && (run == nullptr || !run->is_own_export(to)))
     throw Error(ExitCode::cannot_create, "there is something where the model would be written", to,
                 "choose a new name");
-  if (!is_free) finish_output_folder(to);
 }
 
 void check_gguf_adapter(const LoraConfig& lora, const std::string& to) {
