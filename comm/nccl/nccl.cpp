@@ -114,7 +114,10 @@ class NcclCommunicator final : public GpuSideCommunicator {
     if (hosts_->size() > 1) enroll_memory();
   }
 
-  ~NcclCommunicator() override { operations_.await(); }
+  ~NcclCommunicator() override {
+    operations_.await();
+    await_gpu();
+  }
   int rank() const override { return hosts_->rank(); }
   int size() const override { return hosts_->size(); }
   const char* transport() const override { return "nccl"; }
@@ -142,6 +145,16 @@ class NcclCommunicator final : public GpuSideCommunicator {
   }
 
  private:
+  /// Waits for what the GPU still does of its operations. While an exception unwinds it does not, for peers may not
+  /// come to the end; what is wrong with a stream is told by who waits for that.
+  void await_gpu() const noexcept {
+    if (native_ == nullptr || std::uncaught_exceptions() > 0) return;
+    if (watches_ != nullptr && watches_->are_captured()) return;
+    try {
+      await_stream(shared_->gpu, native_, shared_->options.timeout_s, "the end of a communicator");
+    } catch (const Error&) {
+    }
+  }
   /// Token that a barrier adds up.
   class Token {
    public:

@@ -75,7 +75,10 @@ def runs(program):
     check("a checkpoint has the final weights, bit for bit", checkpoint.step == 6 and set(checkpoint) == set(final) and len(checkpoint) == len(final)
           and all(checkpoint[name].dtype == numpy.float32 and numpy.array_equal(checkpoint[name], final[name]) for name in final))
     check("the weights' file is read, too", all(numpy.array_equal(run.weights[name], final[name]) for name in run.weights))
-    one = zshard.train("c.toml", set={"run.dir": "one"}, program=program).checkpoint(3)
+    late, zshard._POLL_S = [], 2  # it looks once, and when the run has ended
+    one = zshard.train("c.toml", set={"run.dir": "one"}, on_metrics=late.append, program=program).checkpoint(3)
+    check("also those that come with the run's end", [line["step"] for line in late] == [1, 2, 3, 4, 5, 6])
+    zshard._POLL_S = 0.05
     two = run.checkpoint(3)
     check("the state is that of another number of ranks", one.kinds == two.kinds and {"adamw.m", "adamw.v"} < set(one.kinds) and all(
         numpy.array_equal(one.read(name, kind), two.read(name, kind)) for kind in one.kinds for name in one.names(kind)))
