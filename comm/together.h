@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "comm/world.h"
 #include "runtime/base/check.h"
