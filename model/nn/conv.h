@@ -15,6 +15,7 @@ struct Conv2dOptions {
   std::optional<Init> init = {};
   std::int64_t dilation = 1, groups = 1;  ///< see ConvolutionOptions
 };
+/// Options of Conv1d, as Conv2d has them.
 using Conv1dOptions = Conv2dOptions;
 
 /// Options of ConvTranspose2d and ConvTranspose1d.
@@ -73,7 +74,9 @@ class ConvTranspose : public Layer<ConvTranspose<kDims>> {
 };
 extern template class ConvTranspose<1>;
 extern template class ConvTranspose<2>;
+/// Transposed convolution over time.
 using ConvTranspose1d = ConvTranspose<1>;
+/// Transposed convolution over an image.
 using ConvTranspose2d = ConvTranspose<2>;
 
 /// x (B, in, H, W), weight (out, in, height, width) as the window says, bias (out) or null -> (B, out, H', W').

@@ -105,12 +105,13 @@ def depends(package, tree, architecture):
     return text.split("=", 1)[1]
 
 
-def packages_of_modules(tree):
-    """Development packages that have what the pkg-config file requires, and oneDNN, which has no such file."""
+def packages_of_modules(tree, line):
+    """Development packages of the modules that a line of the pkg-config file names: `Requires: `, what headers include; `static_modules=`, what
+    libzshard.a is linked with beside oneDNN, which has no module."""
     text = next(tree.rglob("zshard.pc")).read_text()
-    modules = [words.split()[0] for line in re.findall(r"^Requires(?:[.]private)?: (.+)$", text, re.M) for words in line.split(",")]
+    modules = re.search(rf"^{re.escape(line)}(.+)$", text, re.M).group(1).replace(" ", "").split(",")
     files = [os.path.realpath(f"{answer('pkg-config', '--variable=pcfiledir', module)}/{module}.pc") for module in modules]
-    return sorted({answer("dpkg", "-S", file).split(":")[0] for file in files} | {"libdnnl-dev"})
+    return sorted({answer("dpkg", "-S", file).split(":")[0] for file in files})
 
 
 def python_versions(tree):
@@ -136,7 +137,8 @@ def make(package, tree, out, version, architecture, date):
     fields = [f"Package: {package}", f"Version: {version}", f"Architecture: {architecture}", f"Maintainer: {maintainer}", f"Section: {section}", "Priority: optional"]
     needed = depends(package, tree, architecture)
     if package == "libzshard-dev":
-        needed = ", ".join([f"libzshard0 (= {version})", *packages_of_modules(tree)])
+        needed = ", ".join([f"libzshard0 (= {version})", *packages_of_modules(tree, "Requires: ")])
+        more = "Suggests: " + ", ".join(["libdnnl-dev", *packages_of_modules(tree, "static_modules=")])
     if package == "python3-zshard":
         needed = ", ".join([needed, *python_versions(tree), "python3-numpy"])
     fields += [f"Depends: {needed}"] if needed else []

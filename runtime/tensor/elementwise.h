@@ -103,6 +103,21 @@ void run(const ExecContext& exec, DeviceKind device, std::int64_t n, const Body&
   });
 }
 
+/// dy df(x), or dy df(x, y) where y is given.
+template <class Df>
+Tensor gradient(const std::string& name, Df df, const Tensor& x, const Tensor& y, const Tensor& dy) {
+  Context& context = dy.context();
+  Tensor dx = Tensor::empty(context, x.shape(), x.dtype());
+  const Buffer out = dx.buffer(), grad = dy.buffer(), in = x.buffer(), value = y ? y.buffer() : Buffer{};
+  OpInfo info{name + "_backward", {grad, in}, {out}};
+  if (y) info.reads.push_back(value);
+  context.launch(std::move(info), [df, out, grad, in, value](ExecContext& exec) {
+    run(exec, in.device, in.elems,
+        Backward<Df>{df, elements_of(out), elements_of(grad), elements_of(in), elements_of(value)});
+  });
+  return dx;
+}
+
 }  // namespace elementwise_detail
 
 /// y := f(x), element by element, with the gradient dy df(x), or dy df(x, y), whichever df takes, for x in f32 and
@@ -120,17 +135,7 @@ Tensor elementwise(std::string name, const Tensor& x, F f, Df df) {
   });
   constexpr bool kTakesValue = detail::Backward<Df>::kTakesValue;
   record_op(y, name, {x}, {}, [name, df, x = x.detach(), y = kTakesValue ? y.detach() : Tensor{}](const Tensor& dy) {
-    Context& context = dy.context();
-    Tensor dx = Tensor::empty(context, x.shape(), x.dtype());
-    const Buffer out = dx.buffer(), grad = dy.buffer(), in = x.buffer(), value = y ? y.buffer() : Buffer{};
-    OpInfo info{name + "_backward", {grad, in}, {out}};
-    if (y) info.reads.push_back(value);
-    context.launch(std::move(info), [df, out, grad, in, value](ExecContext& exec) {
-      detail::run(exec, in.device, in.elems,
-                  detail::Backward<Df>{df, detail::elements_of(out), detail::elements_of(grad), detail::elements_of(in),
-                                       detail::elements_of(value)});
-    });
-    return std::vector<Tensor>{dx};
+    return std::vector<Tensor>{detail::gradient(name, df, x, y, dy)};
   });
   return y;
 }

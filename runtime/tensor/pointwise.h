@@ -20,6 +20,7 @@ Tensor logical_not(const Tensor& mask);
 
 /// The larger one, or NaN where one is; the gradient is its alone, and b's where both are equal.
 Tensor maximum(const Tensor& a, const Tensor& b);
+/// The smaller one, likewise.
 Tensor minimum(const Tensor& a, const Tensor& b);
 
 /// x^2
@@ -32,8 +33,9 @@ Tensor elu(const Tensor& x, float alpha = 1);
 Tensor softplus(const Tensor& x);
 /// log(sigmoid(x)), likewise.
 Tensor log_sigmoid(const Tensor& x);
-/// Sine and cosine of radians. There is no kernel: on a GPU the host computes them.
+/// Sine of radians. There is no kernel: on a GPU the host computes it, and the cosine.
 Tensor sin(const Tensor& x);
+/// Cosine of radians.
 Tensor cos(const Tensor& x);
 
 }  // namespace zs

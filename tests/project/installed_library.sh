@@ -12,6 +12,8 @@ pc=$(find "$work/install" -name zshard.pc)
 prefix=$work/install$(PKG_CONFIG_PATH=${pc%/*} pkg-config --variable=prefix zshard)
 ask() { PKG_CONFIG_PATH=${pc%/*} pkg-config --define-variable=prefix="$prefix" "$@" zshard; }
 lib=$(ask --variable=libdir)
+modules=$(ask --print-requires --print-requires-private | tr '\n' ' ')
+[ "$modules" = 'fmt ' ] || { echo "zshard.pc wants other modules than the headers include: $modules" >&2; exit 1; }
 
 # The public headers, each by itself, and nothing else but what they include.
 include=$(ask --variable=includedir)/zshard
@@ -23,16 +25,22 @@ done
 
 cd "$work" # nothing of the source tree may be found by accident
 # shellcheck disable=SC2046
-c++ -std=c++20 -Wall -Wextra -Wno-stringop-overflow -O1 "$here/consumer/main.cpp" -o consumer $(ask --cflags --libs)
+c++ -std=c++20 -Wall -Wextra -Wshadow -Werror -Wno-stringop-overflow -O1 "$here/consumer/main.cpp" -o consumer $(ask --cflags --libs)
 LD_LIBRARY_PATH=$lib ./consumer
 # shellcheck disable=SC2046
 c++ -std=c++20 -O1 "$here/consumer/main.cpp" -o consumer_static $(ask --cflags) "$lib/libzshard.a" $(ask --static --libs | sed "s/-lzshard//")
 ./consumer_static
 "$prefix/bin/zshard" --version
 
-# The shared library exports names of zs alone.
-foreign=$(nm -DC --defined-only "$lib/libzshard.so" | cut -d' ' -f3- | grep -Ev '^((vtable|VTT|typeinfo|typeinfo name|guard variable) for |(non-)?virtual thunk to )?zs::' || true)
-[ -z "$foreign" ] || { echo 'libzshard.so exports what is not its own:' >&2; echo "$foreign" | head -5 >&2; exit 1; }
+# The shared library exports names of zs alone, with the version of their face, which a program asks for when it starts.
+face=ZSHARD_$(ask --modversion | cut -d. -f1,2)
+foreign=$(nm -DC --defined-only --with-symbol-versions "$lib/libzshard.so" | cut -d' ' -f3- | grep -vx "$face" |
+  grep -Ev "^((vtable|VTT|typeinfo|typeinfo name|guard variable) for |(non-)?virtual thunk to )?zs::.*@@$face\$" || true)
+[ -z "$foreign" ] || { echo "libzshard.so exports what is not its own, or without its version $face:" >&2; echo "$foreign" | head -5 >&2; exit 1; }
+readelf -W --version-info consumer | grep -q "Name: $face " || { echo "a program does not ask for $face" >&2; exit 1; }
+code=0
+python3 "$here/abi_test.py" "$here/../.." "${include%/zshard}" "$lib/libzshard.so" || code=$?
+[ "$code" = 0 ] || [ "$code" = 77 ] || exit 1
 
 # The same by CMake.
 if command -v cmake >/dev/null; then

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The public headers, model/zshard/: each says its contract, <zshard/zshard.h> includes all of them, and what `meson install` makes of them
-compiles with nothing else on the compiler's path, without the heaviest headers of the standard library.
+compiles with nothing else on the compiler's path, without the heaviest headers of the standard library. What is marked ZSHARD_DEPRECATED goes away
+with the version after that mark.
 Usage: public_headers_test.py SOURCE_ROOT   (or --self-test)"""
 
 import pathlib
@@ -15,6 +16,7 @@ import install_headers  # noqa: E402
 
 MOST = 18
 CONTRACT = re.compile(r"^/// \\file zshard/\S+\n(///.+\n)+", re.M)
+DEPRECATED = re.compile(r'^(?!#).*ZSHARD_DEPRECATED\((?:"(\d+)[.](\d+)", *"[^"]+"\))?', re.M)
 HEAVY = ("chrono", "condition_variable", "filesystem", "fstream", "future", "iostream", "mutex", "random", "regex", "sstream", "thread")
 # The library itself, and what it may be built on where it is installed.
 OURS, FOREIGN = re.compile(r'#include "(?!zshard/)'), re.compile(r"#include <(?!fmt/)[^>]*/")
@@ -29,6 +31,17 @@ def problems_of_sources(root):
             yield f"{name} does not say its contract, behind \\file"
         if name != "zshard.h" and f'#include "{install_headers.PUBLIC}/{name}"' not in public["zshard.h"]:
             yield f"zshard.h does not include {name}"
+
+
+def problems_of_deprecations(root):
+    """Two numbers and what to use instead stand in each, and the version is the one of today."""
+    version = tuple(map(int, re.search(r"version : '(\d+)[.](\d+)", (root / "meson.build").read_text()).groups()))
+    for name, text in sorted(install_headers.headers(root).items()):
+        for mark in DEPRECATED.finditer(re.sub(r"//.*", "", text)):
+            if mark[1] is None:
+                yield f"{name}: write ZSHARD_DEPRECATED(\"MAJOR.MINOR\", \"use ... instead\")"
+            elif (int(mark[1]), int(mark[2])) != version:
+                yield f"{name}: what is deprecated since {mark[1]}.{mark[2]} is not there any more in {version[0]}.{version[1]}: remove it, or correct the mark"
 
 
 def problems_of_installed(folder):
@@ -47,6 +60,7 @@ def problems_of_installed(folder):
 
 def problems(root):
     yield from problems_of_sources(root)
+    yield from problems_of_deprecations(root)
     with tempfile.TemporaryDirectory() as folder:
         install_headers.install(root, pathlib.Path(folder))
         yield from problems_of_installed(pathlib.Path(folder))
@@ -58,7 +72,7 @@ def self_test():
         for name, text in {"model/zshard/zshard.h": '#pragma once\n/// \\file zshard/zshard.h\n/// All.\n#include "model/zshard/good.h"\n',
                            "model/zshard/good.h": '#pragma once\n/// \\file zshard/good.h\n/// Good.\n#include "comm/part.h"\n',
                            "comm/part.h": "#pragma once\n#include <vector>\ninline std::vector<int> numbers() { return {1}; }\n",
-                           "comm/apart.h": "#error nobody includes this\n"}.items():
+                           "comm/apart.h": "#error nobody includes this\n", "meson.build": "project('zshard', version : '0.2.1')\n"}.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text)
         assert list(problems(root)) == []
@@ -72,6 +86,19 @@ def self_test():
             assert words in found, (words, found)
         (root / "comm/part.h").write_text("#pragma once\n#include <random>\n")
         assert "includes <random>" in "\n".join(problems(root))
+        marks = '#include "model/job/version.h"\nZSHARD_DEPRECATED("0.{}", "use b()") inline int a() {{ return 1; }}\ninline int b() {{ return 2; }}\n'
+        (root / "model/job").mkdir()
+        (root / "model/job/version.h").write_text((HERE.parents[2] / "model/job/version.h").read_text())
+        for since, wanted in ((2, []), (1, ["comm/part.h: what is deprecated since 0.1 is not there any more in 0.2: remove it, or correct the mark"])):
+            (root / "comm/part.h").write_text("#pragma once\n" + marks.format(since))
+            found = list(problems_of_deprecations(root))
+            assert found == wanted, found
+        (root / "comm/part.h").write_text("#pragma once\n" + marks.format(2).replace('"0.2", ', ""))
+        assert "write ZSHARD_DEPRECATED" in "\n".join(problems_of_deprecations(root))
+        (root / "comm/part.h").write_text("#pragma once\n" + marks.format(2) + "inline int old = a();\n")
+        assert "since zshard 0.2: use b()" in "\n".join(problems(root)), list(problems(root))
+        (root / "comm/part.h").write_text("#pragma once\n#define ZSHARD_NO_DEPRECATION_WARNINGS\n" + marks.format(2) + "inline int old = a();\n")
+        assert "use b()" not in "\n".join(problems(root)), list(problems(root))
 
 
 def main():
