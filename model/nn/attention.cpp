@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "runtime/base/usage_error.h"
+#include "runtime/shard/collectives/collectives.h"
 #include "runtime/tensor/arithmetic.h"
 #include "runtime/tensor/layout.h"
 #include "runtime/tensor/reduction.h"
@@ -83,6 +84,7 @@ Attention::Attention(std::string path, const AttentionOptions& options)
                               LinearOptions{.has_bias = options_.has_bias, .init = options_.out_init})) {
   const std::int64_t queries = options_.heads * options_.head_dim, keys = options_.kv_heads * options_.head_dim;
   if (!options_.is_one_matrix) qkv_.weight().set_matrix_rows({queries, keys, keys});
+  qkv_.set_row_blocks({queries, keys, keys});
 }
 
 RMSNorm* Attention::make_qk_norm(const char* name, std::int64_t heads) {
@@ -91,12 +93,51 @@ RMSNorm* Attention::make_qk_norm(const char* name, std::int64_t heads) {
   return &make_child<RMSNorm>(name, width, *options_.qk_norm_eps);
 }
 
-Tensor Attention::normalized(const Tensor& qkv) {
+Attention::OwnHeads Attention::own_heads() const {
+  const ParameterPart& part = qkv_.weight().part();
+  if (part.is_whole() || part.dim != 0) return {options_.heads, options_.kv_heads, nullptr};
+  const auto refuse = [&](const std::string& why, const char* what_to_do) {
+    throw UsageError(fmt::format("attention \"{}\" is cut over {} ranks, and {}", path(), part.count, why), what_to_do);
+  };
+  if (options_.heads % part.count != 0 || options_.kv_heads % part.count != 0)
+    refuse(fmt::format("its {} heads share {} of keys", options_.heads, options_.kv_heads),
+           "cut it over a number of ranks that divides both");
+  if (dropout_.is_active())
+    refuse("drops probabilities, which each rank would draw for its heads alike", "use no dropout of attention");
+  return {options_.heads / part.count, options_.kv_heads / part.count, qkv_.find_ranks()};
+}
+
+Tensor Attention::normalized(const Tensor& qkv, const OwnHeads& own) {
   if (q_norm_ == nullptr) return qkv;
+  if (own.others != nullptr) return normalized_part(qkv, own);
   if (!options_.has_qk_norm_of_all)
     return qk_norm(qkv, q_norm_->weight(), k_norm_->weight(), options_.heads, options_.kv_heads, q_norm_->eps());
   const std::int64_t queries = options_.heads * options_.head_dim, keys = options_.kv_heads * options_.head_dim;
   return concat({(*q_norm_)(slice(qkv, -1, 0, queries)), (*k_norm_)(slice(qkv, -1, queries, keys)),
+                 slice(qkv, -1, queries + keys, keys)},
+                -1);
+}
+
+Tensor Attention::normalized_part(const Tensor& qkv, const OwnHeads& own) {
+  const std::int64_t dim = options_.head_dim, queries = own.heads * dim, keys = own.kv_heads * dim;
+  const bool is_of_all = options_.has_qk_norm_of_all;
+  const auto norm = [&](RMSNorm& by, std::int64_t first, std::int64_t heads, std::int64_t all_heads) {
+    const Tensor rows = slice(qkv, -1, first, heads * dim);
+    const std::int64_t lines = rows.numel() / rows.shape()[-1];
+    const Tensor x = cast(rows, DType::f32).reshape({lines, is_of_all ? 1 : heads, is_of_all ? heads * dim : dim});
+    Tensor squares = sum(x * x, {-1}, true), weight = cast(as_tensor(x.context(), by.weight()), DType::f32);
+    if (is_of_all) {
+      if (by.weight().part().is_whole())
+        throw UsageError(fmt::format("\"{}\" is whole, and the heads that it is of are cut", by.path()),
+                         "cut its weight on dim 0, too");
+      squares = input_of_parts(*own.others, sum_of_parts(*own.others, squares));
+    } else {
+      weight = input_of_parts(*own.others, weight);
+    }
+    const float count = static_cast<float>(is_of_all ? all_heads * dim : dim);
+    return cast((x * rsqrt(squares * (1 / count) + by.eps()) * weight).reshape(rows.shape()), qkv.dtype());
+  };
+  return concat({norm(*q_norm_, 0, own.heads, options_.heads), norm(*k_norm_, queries, own.kv_heads, options_.kv_heads),
                  slice(qkv, -1, queries + keys, keys)},
                 -1);
 }
@@ -112,43 +153,42 @@ Tensor Attention::out_proj(const Tensor& gathered) {
 
 Tensor Attention::heads(const Tensor& x, const Documents& documents, const Tensor& mask) {
   const ForwardScope scope = enter();
-  qkv_.check_rows_are_whole("the rows of queries, keys and values");
-  Tensor qkv = normalized(qkv_(x));
+  const OwnHeads own = own_heads();
+  Tensor qkv = normalized(qkv_(x), own);
   if (options_.rotary) {
     RotaryOptions turn = *options_.rotary;
     if (cache_ != nullptr) turn.first = cache_->seen();
-    qkv = rotary(qkv, options_.heads, options_.kv_heads, turn, documents);
+    qkv = rotary(qkv, own.heads, own.kv_heads, turn, documents);
   }
   if (cache_ != nullptr) {
     if (!options_.is_causal || mask)
       throw UsageError(fmt::format("attention \"{}\" with a cache {}", path(), mask ? "and a mask" : "is not causal"),
                        "a cache is of tokens that see those before them, all or a window of them");
-    const Tensor rows = cache_->rows(this, qkv.context(), 2 * options_.kv_heads * options_.head_dim, qkv.dtype());
+    const Tensor rows = cache_->rows(this, qkv.context(), 2 * own.kv_heads * options_.head_dim, qkv.dtype());
     return cached_attention(
-        qkv, rows,
-        {.first = cache_->seen(), .heads = options_.heads, .kv_heads = options_.kv_heads, .window = options_.window});
+        qkv, rows, {.first = cache_->seen(), .heads = own.heads, .kv_heads = own.kv_heads, .window = options_.window});
   }
-  if (dropout_.is_active() || !options_.is_causal || mask) return composed(qkv, documents, mask);
-  return causal_attention(qkv, options_.heads, options_.kv_heads, options_.window, documents);
+  if (dropout_.is_active() || !options_.is_causal || mask) return composed(qkv, own, documents, mask);
+  return causal_attention(qkv, own.heads, own.kv_heads, options_.window, documents);
 }
 
 /// Attention of general ops, which keep the probabilities: each of them can be dropped, or be 0.
-Tensor Attention::composed(const Tensor& qkv, const Documents& documents, const Tensor& mask) {
+Tensor Attention::composed(const Tensor& qkv, const OwnHeads& own, const Documents& documents, const Tensor& mask) {
   const std::int64_t batch = qkv.shape()[0], tokens = qkv.shape()[1], dim = options_.head_dim;
-  const std::int64_t groups = options_.kv_heads, each = options_.heads / groups;
+  const std::int64_t groups = own.kv_heads, each = own.heads / groups;
   const auto heads_of = [&](std::int64_t first, std::int64_t heads) {  // (B, heads, T, D)
     return transpose(slice(qkv, 2, first * dim, heads * dim).reshape({batch, tokens, heads, dim}), 1, 2);
   };
-  const Tensor q = heads_of(0, options_.heads).reshape({batch, groups, each * tokens, dim});
-  const Tensor k = heads_of(options_.heads, groups), v = heads_of(options_.heads + groups, groups);
+  const Tensor q = heads_of(0, own.heads).reshape({batch, groups, each * tokens, dim});
+  const Tensor k = heads_of(own.heads, groups), v = heads_of(own.heads + groups, groups);
   const Tensor scores = matmul(q * (1 / std::sqrt(static_cast<float>(dim))), transpose(k, 2, 3));
   constexpr float kUnseen = -1e30f;
   Tensor seen = where(seen_by(qkv.context(), {batch, tokens}, options_, documents),
-                      scores.reshape({batch, options_.heads, tokens, tokens}), kUnseen);
+                      scores.reshape({batch, own.heads, tokens, tokens}), kUnseen);
   if (mask) seen = where(mask, seen, kUnseen);
   const Tensor kept = dropout_(softmax(seen)).reshape({batch, groups, each * tokens, tokens});
-  const Tensor y = matmul(kept, v).reshape({batch, options_.heads, tokens, dim});
-  return transpose(y, 1, 2).reshape({batch, tokens, options_.heads * dim});
+  const Tensor y = matmul(kept, v).reshape({batch, own.heads, tokens, dim});
+  return transpose(y, 1, 2).reshape({batch, tokens, own.heads * dim});
 }
 
 }  // namespace zs

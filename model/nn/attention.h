@@ -29,6 +29,10 @@ struct AttentionOptions {
 /// Self-attention of heads that may share keys and values (Vaswani et al. 2017; Ainslie et al. 2023): "qkv", one
 /// product whose rows are the queries', then the keys', then the values'; "q_norm" and "k_norm" where there are such
 /// norms; "dropout", which has no parameters; "out".
+///
+/// Its unit's Partition may cut it by heads over ranks that read the same data: {"*.qkv.*", 0}, {"*.out.weight", 1},
+/// and, where has_qk_norm_of_all, {"*_norm.weight", 0}. Each rank then has its heads of queries, of keys and of values.
+/// UsageError of a forward where the ranks do not divide both numbers of heads, or probabilities are dropped.
 class Attention : public Layer<Attention> {
  public:
   Attention(std::string path, const AttentionOptions& options);
@@ -46,9 +50,17 @@ class Attention : public Layer<Attention> {
   void use_cache(KvCache* cache) { cache_ = cache; }
 
  private:
+  /// Heads that this rank computes, and who has the others; null: nobody.
+  struct OwnHeads {
+    std::int64_t heads, kv_heads;
+    Communicator* others;
+  };
+  OwnHeads own_heads() const;
   RMSNorm* make_qk_norm(const char* name, std::int64_t heads);
-  Tensor normalized(const Tensor& qkv);
-  Tensor composed(const Tensor& qkv, const Documents& documents, const Tensor& mask);
+  Tensor normalized(const Tensor& qkv, const OwnHeads& own);
+  /// normalized() of a part of the heads: of general ops, as weights or sums are those of all ranks.
+  Tensor normalized_part(const Tensor& qkv, const OwnHeads& own);
+  Tensor composed(const Tensor& qkv, const OwnHeads& own, const Documents& documents, const Tensor& mask);
 
   AttentionOptions options_;
   Linear& qkv_;

@@ -53,10 +53,9 @@ Communicator* Linear::find_ranks() const {
   return &executor.groups().along(axis);
 }
 
-void Linear::check_rows_are_whole(const char* what) const {
-  const ParameterPart& part = weight_.part();
-  if (part.is_whole() || part.dim != 0) return;
-  throw UsageError(fmt::format("\"{}\" is cut on dim 0, across {}", path(), what), "leave it whole on every rank");
+void Linear::set_row_blocks(const std::vector<std::int64_t>& blocks) {
+  weight_.set_blocks(blocks);
+  if (bias_ != nullptr) bias_->set_blocks(blocks);
 }
 
 void Linear::add_adapter(LoraAdapter& adapter) { adapters_.push_back(&adapter); }

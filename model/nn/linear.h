@@ -38,14 +38,15 @@ class Linear : public Layer<Linear> {
 
   /// Weight, for a head.
   Parameter& weight() { return weight_; }
-  /// UsageError if its rows are cut, for who has several blocks of them (`what`): equal parts would cross the blocks.
-  void check_rows_are_whole(const char* what) const;
+  /// Says of which blocks the rows consist (Parameter::set_blocks), such as those of a gate and of the others: ranks
+  /// then have their part of each. Called before the model is sharded.
+  void set_row_blocks(const std::vector<std::int64_t>& blocks);
+  /// Ranks that have the other parts; null where this one has all. UsageError as that of a forward.
+  Communicator* find_ranks() const;
   /// Adds an adapter of rows that come after those of the adapter before. The block owns it.
   void add_adapter(LoraAdapter& adapter);
 
  private:
-  /// Ranks that have the other parts; null where this one has all.
-  Communicator* find_ranks() const;
   /// x for a part of the weight's rows.
   Tensor rows_input(Communicator& ranks, const Tensor& x) const;
 

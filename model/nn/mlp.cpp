@@ -22,14 +22,12 @@ Mlp::Mlp(std::string path, const MlpOptions& options)
       down_(make_child<Linear>("down", options.hidden, options.width,
                                LinearOptions{.has_bias = options.has_bias, .init = options.down_init})) {
   if (is_gated(activation_)) up_.weight().set_matrix_rows({options.hidden, options.hidden});
+  if (is_gated(activation_)) up_.set_row_blocks({options.hidden, options.hidden});
 }
 
 Tensor Mlp::body(const Tensor& x) {
   const ForwardScope scope = enter();
-  if (is_gated(activation_)) {
-    up_.check_rows_are_whole("a gate's rows and the others");
-    return gated(up_(x), activation_);
-  }
+  if (is_gated(activation_)) return gated(up_(x), activation_);
   if (activation_ == Activation::relu) return relu(up_(x));
   return up_.forward_gelu(x, activation_ == Activation::gelu_erf ? GeluKind::erf : GeluKind::tanh);
 }

@@ -57,6 +57,7 @@ struct ReaderLimits {
   static constexpr std::int64_t kRunMarkBytes = 64 << 20;
   static constexpr std::int64_t kManifestBytes = std::int64_t{1} << 30;
   static constexpr std::size_t kManifestAttributes = std::size_t{1} << 16;
+  static constexpr std::size_t kManifestPartNumbers = 4096;  ///< dim, index, count and blocks of one
 };
 
 }  // namespace zs

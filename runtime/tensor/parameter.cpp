@@ -77,6 +77,17 @@ void Parameter::set_matrix_rows(std::vector<std::int64_t> rows) {
   matrix_rows_ = std::move(rows);
 }
 
+void Parameter::set_blocks(std::vector<std::int64_t> blocks) {
+  std::int64_t sum = 0;
+  bool is_right = shape_.rank() > 0;
+  for (const std::int64_t size : blocks) is_right = is_right && size > 0 && (sum += size) <= shape_[0];
+  if (!is_right || sum != shape_[0])
+    throw UsageError(fmt::format("the first dim of parameter {} of shape {} has no blocks of {}", name_, shape_.str(),
+                                 fmt::join(blocks, ", ")),
+                     "give sizes above 0 that make up the dim");
+  blocks_ = std::move(blocks);
+}
+
 Shape ParameterPart::whole_of(const Shape& part) const {
   std::vector<std::int64_t> dims(part.dims().begin(), part.dims().end());
   if (!is_whole()) dims.at(static_cast<std::size_t>(dim)) *= count;
@@ -93,6 +104,12 @@ void Parameter::set_owner(ParameterOwner* owner, ParameterPart part) {
                                    part.count, part.dim),
                        "cut a dim that it has, by a number of ranks that divides it");
     dims[static_cast<std::size_t>(part.dim)] /= part.count;
+    part.blocks = part.dim == 0 ? blocks_ : std::vector<std::int64_t>{};
+    for (const std::int64_t block : part.blocks)
+      if (block % part.count != 0)
+        throw UsageError(fmt::format("parameter {} of shape {} has a block of {} rows, and so no {} equal parts of it",
+                                     name_, whole.str(), block, part.count),
+                         "cut it over a number of ranks that divides every block");
   }
   if (number_ != 0) owner_->context_of_ops()->storages().remove(std::exchange(number_, 0));
   if (owner != nullptr && owner->context_of_ops() != nullptr) number_ = owner->context_of_ops()->storages().add(*this);

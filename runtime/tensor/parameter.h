@@ -50,6 +50,9 @@ struct Init {
 /// Part of a parameter that is partitioned: of `count` equal parts along `dim`, the one at `index`. count 1: all of it.
 struct ParameterPart {
   int dim = 0, index = 0, count = 1;
+  /// Sizes of the whole's blocks along `dim`, of each of which the part has its equal part: one block's after the
+  /// other's. Empty: all of the dim is one block.
+  std::vector<std::int64_t> blocks = {};
   bool is_whole() const { return count == 1; }
   /// Shape of the whole, whose part has this one.
   Shape whole_of(const Shape& part) const;
@@ -80,6 +83,11 @@ class Parameter {
   const std::vector<std::int64_t>& matrix_rows() const { return matrix_rows_; }
   /// Call it before a unit has the parameter. UsageError where it has not two dims, or fewer rows.
   void set_matrix_rows(std::vector<std::int64_t> rows);
+  /// Sizes of the blocks along the first dim, of each of which a part that is cut there has its part, such as the
+  /// queries', keys' and values' rows of one product. Empty: one block.
+  const std::vector<std::int64_t>& blocks() const { return blocks_; }
+  /// Call it before a unit has the parameter. UsageError where they do not make up its first dim.
+  void set_blocks(std::vector<std::int64_t> blocks);
   /// True if weight decay applies (not to norms and biases).
   bool has_decay() const { return has_decay_; }
   /// True if the parameter gets gradients; a new parameter does. A frozen one is gathered and freed like any other, and
@@ -128,19 +136,19 @@ class Parameter {
     op_context_ = nullptr;
     shares_.reset();
   }
-  void bind_grad(Buffer grad, bool is_written) {
+  /// Binds the buffer of the sum; empty: none.
+  void bind_grad(Buffer grad = {}, bool is_written = false) {
     grad_ = grad;
     grad_is_written_ = is_written;
   }
-  void unbind_grad() { bind_grad({}, false); }
   bool is_grad_written() const { return grad_is_written_; }
   /// The sum so far, of this parameter's shape; empty where none is bound.
   Buffer grad() const { return grad_; }
-  bool has_grad_buffer() const { return grad_.data != nullptr; }
 
   ParameterOwner* owner() const { return owner_; }
   /// Sets the owner, and the part of the parameter that it has on this rank, of which shape and value are from now on;
-  /// the part's `dim` may be negative: it counts from the last. UsageError where there are no such parts.
+  /// the part's `dim` may be negative: it counts from the last; its `blocks` are the parameter's own. UsageError where
+  /// there are no such parts.
   void set_owner(ParameterOwner* owner, ParameterPart part = {});
 
   /// Recorded ops that used it and whose backward has not run yet.
@@ -164,7 +172,7 @@ class Parameter {
   Shape shape_;
   ParameterPart part_;
   Init init_;
-  std::vector<std::int64_t> matrix_rows_;
+  std::vector<std::int64_t> matrix_rows_, blocks_;
   bool has_decay_, is_trainable_ = true;
   Buffer value_, grad_;
   bool grad_is_written_ = false;

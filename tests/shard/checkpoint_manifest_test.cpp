@@ -95,9 +95,9 @@ TEST_CASE("a manifest of parts reads back as it was written; parts that do not m
   CHECK(back.tensors[3].part == ParameterPart{0, 1, 2});
   CHECK(back.numels() == std::vector<std::int64_t>{12, 5, 0, 12});
   CHECK(to_text(back) == to_text(example_of_parts()));
-  for (const json& part :
-       {json{0, 0, 2}, json{0, 2, 2}, json{0, 1, 4}, json{1, 1, 2}, json{2, 1, 2}, json{0, 0, 1}, json{0, 1, 0},
-        json{0, 1}, json{0, 1, 2, 0}, json{0, 1, 5000000000}, json{0, -1, 2}, json("1")}) {
+  for (const json& part : {json{0, 0, 2}, json{0, 2, 2}, json{0, 1, 4}, json{1, 1, 2}, json{2, 1, 2}, json{0, 0, 1},
+                           json{0, 1, 0}, json{0, 1}, json{0, 1, 2, 0}, json{0, 1, 2, 4, 4}, json{0, 1, 2, 4},
+                           json{0, 1, 2, 12}, json{0, 1, 2, 3, 5}, json{0, 1, 5000000000}, json{0, -1, 2}, json("1")}) {
     CAPTURE(part.dump());
     CHECK(refusal(forged([&](json& j) { j["tensors"][3]["part"] = part; }, example_of_parts())) != "");
   }
@@ -106,6 +106,15 @@ TEST_CASE("a manifest of parts reads back as it was written; parts that do not m
               j["tensors"][3]["shape"] = {4, 6};
             },
             example_of_parts())) == "the parts of wte.weight are not those of one tensor");
+  const std::string of_blocks = forged(
+      [](json& j) {
+        j["tensors"][0]["part"] = {0, 0, 2, 4, 4};
+        j["tensors"][3]["part"] = {0, 1, 2, 4, 4};
+      },
+      example_of_parts());
+  CHECK(parse_manifest(of_blocks, "place").tensors[3].part == ParameterPart{0, 1, 2, {4, 4}});
+  CHECK(parse_manifest(to_text(parse_manifest(of_blocks, "place")), "place").tensors[0].part ==
+        ParameterPart{0, 0, 2, {4, 4}});
   CHECK(refusal(forged([](json& j) { std::swap(j["tensors"][0]["part"], j["tensors"][3]["part"]); },
                        example_of_parts())) == "wte.weight lacks a part");
   CheckpointManifest one = example_of_parts();

@@ -51,7 +51,7 @@ struct WithIgnored {
   }
   ~WithIgnored() {
     run.device->synchronize();
-    ignored.unbind_grad();
+    ignored.bind_grad();
     ignored.set_owner(nullptr);
   }
   WithIgnored(const WithIgnored&) = delete;

@@ -143,7 +143,7 @@ class Run {
         for (const Parameter* parameter : unit.parameters) {
           if (parameter->name() != name) continue;
           const ParameterPart& part = parameter->part();
-          const TensorParts parts(part.whole_of(parameter->shape()), part.dim, part.count);
+          const TensorParts parts(part.whole_of(parameter->shape()), part);
           for (std::size_t i = 0; i < values.size(); ++i) {
             const auto at = static_cast<std::size_t>(parts.in_whole(part.index, static_cast<std::int64_t>(i)));
             most = std::max(most, std::abs(static_cast<double>(values[i]) - static_cast<double>(whole.at(name)[at])));
@@ -202,6 +202,27 @@ TEST_CASE("parts of a tensor are runs of its elements, and each element is in on
   CHECK(parts.left(2) == 4);
   for (std::int64_t i = 0; i < 24; ++i) CHECK(parts.in_whole(parts.find(i).part, parts.find(i).element) == i);
   CHECK(TensorParts({5}, 0, 1).left(2) == 3);
+}
+
+TEST_CASE("parts of a tensor of blocks have their part of each block") {
+  const TensorParts parts({6, 2}, {0, 0, 2, {4, 2}});
+  CHECK(parts.numel() == 6);
+  std::vector<std::int64_t> second;
+  for (std::int64_t i = 0; i < 6; ++i) second.push_back(parts.in_whole(1, i));
+  CHECK(second == std::vector<std::int64_t>{4, 5, 6, 7, 10, 11});
+  CHECK(parts.left(1) == 3);
+  CHECK(parts.left(4) == 2);
+  for (std::int64_t i = 0; i < 12; ++i) CHECK(parts.in_whole(parts.find(i).part, parts.find(i).element) == i);
+  Parameter parameter("qkv", {6, 2}, {}, true);
+  CHECK_THAT(message_of([&] {
+               parameter.set_blocks({4, 3});
+             }),
+             Contains("the first dim of parameter qkv of shape (6, 2) has no blocks of 4, 3"));
+  parameter.set_blocks({5, 1});
+  CHECK_THAT(message_of([&] {
+               parameter.set_owner(nullptr, {0, 0, 2, {}});
+             }),
+             Contains("has a block of 5 rows, and so no 2 equal parts of it"));
 }
 
 TEST_CASE("a unit that is cut over an axis begins as one rank's, bit for bit, and trains as it to rounding") {

@@ -47,7 +47,7 @@ std::vector<std::vector<float>> gradients(unsigned frozen, std::optional<float> 
   backward(lm_head_loss(y, model.head, targets, 5, {.seed = seed}));
   std::vector<std::vector<float>> all{input.grad().to_host()};
   for (const auto& parameter : model.parameters) {
-    const bool is_written = parameter->has_grad_buffer() && parameter->is_grad_written();
+    const bool is_written = parameter->grad().data != nullptr && parameter->is_grad_written();
     all.push_back(is_written ? owner.grad(*parameter).to_host() : std::vector<float>{});
   }
   return all;

@@ -44,7 +44,7 @@ class PlainOwner : public ParameterOwner {
   Tensor grad(Parameter& parameter) const { return held_.at(&parameter).grad; }
   void clear_gradients() {
     for (auto& [parameter, held] : held_) {
-      parameter->unbind_grad();
+      parameter->bind_grad();
       held.grad = {};
     }
   }

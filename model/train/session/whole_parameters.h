@@ -8,7 +8,7 @@ namespace zs {
 inline Shape whole_shape(const Parameter& parameter) { return parameter.part().whole_of(parameter.shape()); }
 
 /// Executor::read_full, of whole parameters: parts along an axis of the grid are gathered over it, one parameter after
-/// the other. Parts are cut on dim 0. Collective; blocks.
+/// the other. Collective; blocks.
 void read_whole(Executor& executor, int unit, const Executor::UseParameter& use);
 
 }  // namespace zs

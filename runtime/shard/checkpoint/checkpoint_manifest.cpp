@@ -70,9 +70,15 @@ class Checker {
     for (const std::int64_t dim : tensor.shape.dims()) {
       if (__builtin_mul_overflow(bytes, dim, &bytes)) fail(fmt::format("the shape of {} cannot be", tensor.parameter));
     }
-    if (const auto& [dim, index, count] = tensor.part;
-        count < 1 || index >= count || (count > 1 && (dim >= tensor.shape.rank() || tensor.shape[dim] % count != 0)))
-      fail(fmt::format("the part of {} cannot be", tensor.parameter));
+    const auto& [dim, index, count, blocks] = tensor.part;
+    bool is_right =
+        count >= 1 && index < count && (count == 1 || (dim < tensor.shape.rank() && tensor.shape[dim] % count == 0));
+    std::int64_t left = is_right && !blocks.empty() ? tensor.shape[dim] : 0;
+    for (const std::int64_t block : blocks) {
+      is_right = is_right && block > 0 && block % count == 0 && block <= left;
+      if (is_right) left -= block;
+    }
+    if (!is_right || left != 0) fail(fmt::format("the part of {} cannot be", tensor.parameter));
   }
 
   void check_segment(const SavedSegment& segment, std::int64_t file_bytes, const CheckpointManifest& manifest) const {
@@ -114,7 +120,8 @@ class Checker {
     for (const auto& [name, of_one] : parts)
       for (const CheckpointTensor* tensor : of_one)
         if (std::ssize(of_one) != tensor->part.count || tensor->part.dim != of_one[0]->part.dim ||
-            tensor->shape != of_one[0]->shape || tensor->dtype != of_one[0]->dtype)
+            tensor->part.blocks != of_one[0]->part.blocks || tensor->shape != of_one[0]->shape ||
+            tensor->dtype != of_one[0]->dtype)
           fail(fmt::format("the parts of {} are not those of one tensor", name.first));
   }
 
@@ -158,7 +165,11 @@ std::string to_text(const CheckpointManifest& manifest) {
                        {"kind", tensor.kind},
                        {"dtype", name_of(tensor.dtype)},
                        {"shape", std::vector<std::int64_t>(tensor.shape.dims().begin(), tensor.shape.dims().end())}});
-    if (const auto& [dim, index, count] = tensor.part; count > 1) tensors.back()["part"] = {dim, index, count};
+    if (const auto& [dim, index, count, blocks] = tensor.part; count > 1) {
+      std::vector<std::int64_t> numbers{dim, index, count};
+      numbers.insert(numbers.end(), blocks.begin(), blocks.end());
+      tensors.back()["part"] = numbers;
+    }
   }
   for (const CheckpointFile& file : manifest.files) {
     json segments = json::array();

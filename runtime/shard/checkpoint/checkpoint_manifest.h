@@ -20,7 +20,7 @@ struct CheckpointTensor {
   Shape shape;              ///< shape of the whole
   ParameterPart part = {};  ///< part of it that the tensor is, where ranks own parts of a parameter; each is saved
 
-  TensorParts parts() const { return {shape, part.dim, part.count}; }
+  TensorParts parts() const { return {shape, part}; }
 };
 
 /// One rank's data file: its length, the digest of its table of checksums, and what lies where.

@@ -130,7 +130,8 @@ std::vector<HeldTensor> held_tensors(const Executor& executor, const Optimizer* 
       }
       // Alike on every rank: of the other parts of the parameter, which other ranks own, there are no pieces here.
       for (int part = 0; part < parameter.part.count; ++part) {
-        held.tensor.part = {parameter.part.dim, part, parameter.part.count};
+        held.tensor.part = parameter.part;
+        held.tensor.part.index = part;
         tensors.push_back(part == parameter.part.index ? held : HeldTensor{held.tensor, {}});
       }
     };

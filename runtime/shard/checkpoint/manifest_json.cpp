@@ -189,7 +189,8 @@ class ManifestReader final : public Events {
     if (rule->place == Place::tensor) manifest_.tensors.emplace_back();
     if (rule->place == Place::file) manifest_.files.emplace_back();
     if (rule->place == Place::shape) dims_.clear();
-    if (rule->place == Place::segment || rule->place == Place::part) row_size_ = 0;
+    if (rule->place == Place::part) part_.clear();
+    if (rule->place == Place::segment) row_size_ = 0;
     open_.push_back({rule->place, 0});
     return true;
   }
@@ -200,6 +201,8 @@ class ManifestReader final : public Events {
       case Place::dim: dims_.push_back(value); return dims_.size() <= Shape::kMaxDims || refuse();
       case Place::bytes: manifest_.files.back().bytes = value; return true;
       case Place::part_number:
+        part_.push_back(value);
+        return part_.size() <= ReaderLimits::kManifestPartNumbers || refuse();
       case Place::segment_number:
         if (row_size_ == row_.size()) return refuse();
         row_[row_size_++] = value;
@@ -250,8 +253,10 @@ class ManifestReader final : public Events {
 
   bool take_part() {
     constexpr std::int64_t kMost = std::numeric_limits<int>::max();
-    if (row_size_ != 3 || std::max({row_[0], row_[1], row_[2]}) > kMost || row_[2] < 2) return false;
-    manifest_.tensors.back().part = {static_cast<int>(row_[0]), static_cast<int>(row_[1]), static_cast<int>(row_[2])};
+    if (part_.size() < 3 || std::max({part_[0], part_[1], part_[2]}) > kMost || part_[2] < 2) return false;
+    ParameterPart& part = manifest_.tensors.back().part;
+    part = {static_cast<int>(part_[0]), static_cast<int>(part_[1]), static_cast<int>(part_[2]), {}};
+    part.blocks.assign(part_.begin() + 3, part_.end());
     return true;
   }
 
@@ -266,7 +271,7 @@ class ManifestReader final : public Events {
   CheckpointManifest& manifest_;
   std::vector<Open> open_;  // no deeper than the rules are
   std::string key_;
-  std::vector<std::int64_t> dims_;
+  std::vector<std::int64_t> dims_, part_;
   std::array<std::int64_t, 6> row_{};
   std::size_t row_size_ = 0;
 };

@@ -33,7 +33,7 @@ struct InitialValues {
     constexpr std::int64_t kMost = std::int64_t{1} << 18, kWorthATeam = 1 << 12;
     values.resize(static_cast<std::size_t>(std::min(kMost, segment.count - begin)));
     const Init& init = view.init;
-    const TensorParts parts(view.whole_shape(), view.part.dim, view.part.count);
+    const TensorParts parts(view.whole_shape(), view.part);
     const auto element = [&](std::int64_t i) { return parts.in_whole(view.part.index, segment.element(begin + i)); };
     if (init.function) {
       for (std::int64_t i = 0; i < std::ssize(values); ++i)

@@ -20,7 +20,7 @@ void GradReducer::park_accumulated(FlatParameter& unit) {
   const MemoryOwner owner(context_.device().memory(), unit.name);
   for (Parameter* parameter : unit.parameters) {
     unit.parked.push_back(parameter->is_grad_written());
-    parameter->unbind_grad();
+    parameter->bind_grad();
   }
   unit.is_parked_full = static_cast<bool>(unit.full_grad);
   if (stays(unit)) return;

@@ -58,7 +58,7 @@ void GradReducer::reduce(FlatParameter& unit) {
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     const FlatView& view = unit.layout->views()[i];
     if (!unit.parameters[i]->is_grad_written()) unwritten.push_back(full.slice(view.offset, view.numel));
-    unit.parameters[i]->unbind_grad();
+    unit.parameters[i]->bind_grad();
   }
   zero(context_.stream(), "zero_unused", unwritten);
   if (!unit.full_grad) {
@@ -197,8 +197,8 @@ void GradReducer::gather_whole(FlatParameter& unit) {
 }
 
 void GradReducer::release_gradient(FlatParameter& unit) {
-  const bool is_abandoned = !unit.parameters.empty() && unit.parameters.front()->has_grad_buffer();
-  for (Parameter* parameter : unit.parameters) parameter->unbind_grad();
+  const bool is_abandoned = !unit.parameters.empty() && unit.parameters.front()->grad().data != nullptr;
+  for (Parameter* parameter : unit.parameters) parameter->bind_grad();
   if (unit.is_parked()) return drop_parked(unit);
   if (!unit.full_grad) return;
   if (is_abandoned) {

@@ -13,7 +13,7 @@ bool has_sum(const FlatParameter& unit) { return unit.grad_is_written || unit.su
 
 bool is_accumulating(const FlatParameter& unit) {
   return unit.is_parked() || std::any_of(unit.parameters.begin(), unit.parameters.end(),
-                                         [](const Parameter* parameter) { return parameter->has_grad_buffer(); });
+                                         [](const Parameter* parameter) { return parameter->grad().data != nullptr; });
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ int fixed_point_shift(std::int64_t elements) { return 60 - std::bit_width(static
 
 /// A trained parameter that is in no unit, and whose gradient somebody has written.
 bool has_own_gradient(const Parameter& ignored) {
-  return ignored.is_trainable() && ignored.has_grad_buffer() && ignored.is_grad_written();
+  return ignored.is_trainable() && ignored.grad().data != nullptr && ignored.is_grad_written();
 }
 
 void check_options(float max_norm, const NormOptions& options) {

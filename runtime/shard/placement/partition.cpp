@@ -19,7 +19,7 @@ std::vector<ParameterPart> parts_of(const std::string& unit, const std::vector<P
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (!pattern.matches(parameters[i]->name())) continue;
       is_used = true;
-      if (!is_cut[i]) parts[i] = {partition.dims[at].second, own.index, own.count};
+      if (!is_cut[i]) parts[i] = {partition.dims[at].second, own.index, own.count, {}};
       is_cut[i] = true;
     }
     if (!is_used)
@@ -34,10 +34,15 @@ std::vector<ParameterPart> parts_of(const std::string& unit, const std::vector<P
                    "put it into a unit without this partition, whose gradients are summed over them");
 }
 
-TensorParts::TensorParts(const Shape& whole, int dim, int count)
-    : count_(count), numel_(whole.numel() / count), run_(1) {
-  for (int i = dim; i < whole.rank(); ++i) run_ *= whole[i];
-  run_ = std::max<std::int64_t>(1, run_ / count);
+TensorParts::TensorParts(const Shape& whole, const ParameterPart& part)
+    : count_(part.count), numel_(whole.numel() / part.count) {
+  std::int64_t inner = 1;  // elements at one index of the cut dim; at least 1, so that empty tensors divide, too
+  for (int i = part.dim + 1; i < whole.rank(); ++i) inner *= std::max<std::int64_t>(1, whole[i]);
+  const std::vector<std::int64_t> dim{part.dim < whole.rank() ? std::max(whole[part.dim], count_) : count_};
+  for (const std::int64_t block : part.blocks.empty() ? dim : part.blocks) {
+    blocks_.push_back({row_, block / count_ * inner});
+    row_ += blocks_.back().size;
+  }
 }
 
 }  // namespace zs

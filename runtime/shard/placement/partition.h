@@ -28,28 +28,53 @@ struct Partition {
 std::vector<ParameterPart> parts_of(const std::string& unit, const std::vector<Parameter*>& parameters,
                                     const Partition& partition, const ParameterPart& own, bool reads_data);
 
-/// Equal parts of a tensor along one dim, and where elements lie in whole and parts, both row-major. A value.
+/// Equal parts of a tensor along one dim, or of each of its blocks along it, and where elements lie in whole and parts,
+/// both row-major. A value.
 class TensorParts {
  public:
-  TensorParts(const Shape& whole, int dim, int count);
+  TensorParts(const Shape& whole, int dim, int count) : TensorParts(whole, {dim, 0, count}) {}
+  /// Parts of which `part` is one, whichever.
+  TensorParts(const Shape& whole, const ParameterPart& part);
 
   /// Elements of one part.
   std::int64_t numel() const { return numel_; }
   /// Index in the whole of element `i` of a part.
-  std::int64_t in_whole(int part, std::int64_t i) const { return i / run_ * run_ * count_ + part * run_ + i % run_; }
+  std::int64_t in_whole(int part, std::int64_t i) const {
+    const std::int64_t row = i / row_, at = i % row_;
+    const Block& block = block_at(at, 1);
+    return row * row_ * count_ + block.begin * count_ + part * block.size + at - block.begin;
+  }
   /// Count of a part's elements from `i` on that follow each other in the whole too.
-  std::int64_t left(std::int64_t i) const { return run_ - i % run_; }
+  std::int64_t left(std::int64_t i) const {
+    const Block& block = block_at(i % row_, 1);
+    return block.begin + block.size - i % row_;
+  }
   struct Place {
     int part;
     std::int64_t element;
   };
   /// Place of the whole's element `i`.
   Place find(std::int64_t i) const {
-    return {static_cast<int>(i / run_ % count_), i / (run_ * count_) * run_ + i % run_};
+    const std::int64_t row = i / (row_ * count_), at = i % (row_ * count_);
+    const Block& block = block_at(at, count_);
+    const std::int64_t in_block = at - block.begin * count_;
+    return {static_cast<int>(in_block / block.size), row * row_ + block.begin + in_block % block.size};
   }
 
  private:
-  std::int64_t count_, numel_, run_;
+  /// Elements of a block in one row of a part, which is what lies at one index of the dims before the cut one.
+  struct Block {
+    std::int64_t begin, size;
+  };
+  /// Block of element `at` of `parts` parts' rows together.
+  const Block& block_at(std::int64_t at, std::int64_t parts) const {
+    std::size_t i = 0;
+    while (i + 1 < blocks_.size() && at >= blocks_[i + 1].begin * parts) ++i;
+    return blocks_[i];
+  }
+
+  std::int64_t count_, numel_, row_ = 0;
+  std::vector<Block> blocks_;
 };
 
 }  // namespace zs

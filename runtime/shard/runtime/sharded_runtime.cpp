@@ -174,7 +174,7 @@ ShardedRuntime::~ShardedRuntime() {
     }
     owned->set_owner(nullptr);
     owned->unbind();
-    owned->unbind_grad();
+    owned->bind_grad();
   }
   for (auto& [buffer, value] : buffers_) {
     if (!buffer->is_bound())
