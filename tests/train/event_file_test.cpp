@@ -70,11 +70,12 @@ TEST_CASE("of step 0 there is its validation alone") {
   const std::string path = dir / "events";
   {
     EventFile file(path, 0);
-    file.add({.step = 0, .val_loss = 3.f});
+    file.add({.step = 0, .val_loss = 3.f, .tasks = {{"books", "acc", 0.5}}});
     file.add({.step = 0});
   }
   const auto events = events_in(path);
   REQUIRE(events.size() == 2);
+  CHECK(events[1].find("task/books/acc") != std::string::npos);
   CHECK(events[1].find("loss/validation") != std::string::npos);
   for (const char* tag : {"loss/train", "train/", "speed/", "memory/"}) CHECK(events[1].find(tag) == std::string::npos);
 }

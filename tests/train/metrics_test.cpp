@@ -53,12 +53,40 @@ TEST_CASE("a line has as many groups of lost updates as a log takes, and room fo
     m.mixtures.push_back({.layer = i, .most = 1.23456789f, .entropy = 0.123456789f, .balance_loss = 1.23456789f});
   MetricsLog log(dir / "metrics.jsonl");
   log.append(m);
-  log.add_validation(1, 1.0f / 3);
+  log.add_validation({.step = 1, .val_loss = 1.0f / 3});
   log.check_own();
   const json line = json::parse(test::read_file(dir / "metrics.jsonl"));
   CHECK(line.at("lost_updates").size() > 100);
   CHECK(line.at("lost_updates").size() < 1000);
   CHECK(line.contains("val_loss"));
+}
+
+TEST_CASE("figures of tasks are numbers of a line, and one that was cut short has room for them") {
+  StepMetrics m{.step = 1, .val_loss = 2.5f, .tasks = {{"a/\"val_loss\": 9", "acc", 0.25}, {"b", "exact_match", 1}}};
+  const json line = json::parse(to_json(m));
+  CHECK(line.at("task/a/\"val_loss\": 9/acc") == 0.25);
+  CHECK(line.at("task/b/exact_match") == 1);
+  CHECK(tasks_line({.step = 3, .tasks = {{"a", "acc", 0.25}, {"a", "acc_norm", 0.5}, {"b", "exact_match", 1}}}, 9) ==
+        "step 3/9  a acc 0.2500, acc_norm 0.5000; b exact_match 1.0000");
+  test::TempDir dir;
+  MetricsLog log(dir / "metrics.jsonl");
+  StepMetrics cut{.step = 1};
+  for (int i = 0; i < 1000; ++i)
+    cut.lost_updates.push_back({fmt::format("blocks.{}.attention.weight", i), 1, 0.5, 0.5});
+  StepMetrics later{.step = 1};
+  for (int i = 0; i < 50; ++i) later.tasks.push_back({fmt::format("{:0100}", i), "acc", 1.0 / 3});
+  cut.bytes_to_come = json_bytes(later.tasks);
+  log.append(cut);
+  CHECK(log.lacks_validation(1));
+  log.add_validation(later);
+  CHECK_FALSE(log.lacks_validation(1));
+  log.check_own();
+  CHECK(json::parse(test::read_file(dir / "metrics.jsonl")).at(fmt::format("task/{:0100}/acc", 49)) == 1.0 / 3);
+  log.append({.step = 2, .tasks = m.tasks});
+  log.append({.step = 3, .val_loss = 1.5f, .tasks = m.tasks});
+  const auto found = log.validations(9);  // of losses alone
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].loss == 1.5f);
 }
 
 TEST_CASE("floating-point values read back exactly") {
@@ -240,7 +268,7 @@ TEST_CASE("a validation that was cut short is added to its step's line later") {
   CHECK_FALSE(log.lacks_validation(2));
   const std::string first = test::read_file(dir / "metrics.jsonl");
   log.append({.step = 2, .loss = 1.5f});
-  log.add_validation(2, 2.75f);
+  log.add_validation({.step = 2, .val_loss = 2.75f});
   CHECK_FALSE(log.lacks_validation(2));
   CHECK(test::read_file(dir / "metrics.jsonl") == first + to_json({.step = 2, .loss = 1.5f, .val_loss = 2.75f}) + "\n");
   log.append({.step = 3});

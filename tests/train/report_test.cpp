@@ -177,6 +177,27 @@ TEST_CASE("a record has what its lines say") {
   CHECK(data["written"] == 12);
 }
 
+TEST_CASE("figures of tasks, and loads of experts, are curves") {
+  test::TempDir dir;
+  StepMetrics one{.step = 1, .loss = 3, .tasks = {{"a/b", "acc", 0.25}, {"a/b", "acc_norm", 0.5}}};
+  one.mixtures = {{.layer = 0, .most = 1.5f, .least = 0.5f, .entropy = 0.75f, .balance_loss = 1.25f},
+                  {.layer = 1, .most = 1.25f, .least = 0.25f, .entropy = 0.875f, .balance_loss = 1.0f}};
+  StepMetrics two{.step = 2, .loss = 2, .tasks = {{"a/b", "acc", 0.75}, {"c", "exact_match", 1}}};
+  const std::string cut = R"({"layers": [0], "load_max": [], "load_min": [1], "load_entropy": [1]})";
+  std::string bad = to_json({.step = 3, .loss = 1});
+  bad.insert(bad.size() - 1, R"(, "experts": )" + cut);
+  RunRecord record;
+  read_metrics(dir.write("metrics.jsonl", to_json(one) + "\n" + to_json(two) + "\n" + bad + "\n"), record);
+  CHECK(record.damaged_lines == std::vector<std::int64_t>{3});
+  const json data = data_of(report_page(record, 0)), curves = data.at("curves");
+  CHECK(data.at("tasks") == json{{"a/b", {"acc", "acc_norm"}}, {"c", {"exact_match"}}});
+  CHECK(curves.at("task/a/b/acc").at("mean") == json{0.25, 0.75});
+  CHECK(curves.at("task/c/exact_match").at("step") == json::array({2}));
+  const std::pair<const char*, double> worst[] = {
+      {"load_max", 1.5}, {"load_min", 0.25}, {"load_entropy", 0.75}, {"balance_loss", 1.125}};
+  for (const auto& [curve, value] : worst) CHECK(curves.at(curve).at("mean") == json::array({value}));
+}
+
 TEST_CASE("no text of a run ends the script that it is in, or is taken for HTML") {
   RunRecord record;
   record.name = "a</title><b>&amp;";

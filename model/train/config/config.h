@@ -172,6 +172,7 @@ struct Config {
     std::string dir;
     std::int64_t validate_every = 0, validate_batches = 8, lost_updates_every = 0, sample_tokens = 200;
     bool validate_first = false, validate_average = false;
+    std::vector<std::string> evaluate;  ///< files of tasks
     std::string sample_prompt;
     std::string export_to, export_dtype = "f32";
     std::int64_t export_shard_mib = 5120;

@@ -101,8 +101,25 @@ void open_text(const Config& config, DatasetOptions& options) {
   }
 }
 
+std::vector<std::string> task_files(const Config& config, const std::string& config_path,
+                                    const std::string& build_folder) {
+  std::vector<std::string> files = config.run.evaluate;
+  for (std::string& name : files) {
+    if (fs::path(name).is_absolute()) continue;
+    for (const std::string& folder : dataset_options(config, config_path, build_folder).folders) {
+      std::error_code failed;
+      const fs::path whole = fs::absolute(fs::path(folder) / name, failed).lexically_normal();
+      if (failed || !fs::exists(whole, failed)) continue;
+      name = whole.string();
+      break;
+    }
+  }
+  return files;
+}
+
 Config with_absolute_paths(Config config, const std::string& config_path, const std::string& build_folder) {
   const DatasetOptions options = dataset_options(config, config_path, build_folder);
+  config.run.evaluate = task_files(config, config_path, build_folder);
   for (std::vector<std::string>* names : {&config.data.train, &config.data.validation}) {
     for (std::string& name : *names) {
       if (!std::filesystem::path(name).is_absolute()) name = found_name(name, options);

@@ -306,7 +306,7 @@ constexpr std::array kRunningKeys = {
               "is given."},
     ConfigKey{"checkpoint.keep_best", [](Config& c) -> ConfigSlot { return &c.checkpoint.keep_best; }, any, "", "",
               "The step with the lowest validation loss so far is saved, and its checkpoint stays beside those of "
-              "`checkpoint.keep`; needs `run.validate_every`."},
+              "`checkpoint.keep`; needs `run.validate_every` and validation data."},
     ConfigKey{"checkpoint.frozen", [](Config& c) -> ConfigSlot { return &c.checkpoint.frozen; }, any, "exclude|include",
               "`exclude`, where frozen weights come from `model.path`",
               "Whether checkpoints hold weights that are not trained. `exclude`: they name the folder that has them, "
@@ -328,6 +328,10 @@ constexpr std::array kRunningKeys = {
               "Validations are of the average of the weights; needs `train.average`.", OnResume::free},
     ConfigKey{"run.validate_batches", [](Config& c) -> ConfigSlot { return &c.run.validate_batches; }, between(1, 1e6),
               "", "", "Global batches a validation; where the validation part has less, all of it, each sample once.",
+              OnResume::free},
+    ConfigKey{"run.evaluate", [](Config& c) -> ConfigSlot { return &c.run.evaluate; }, any, "", "none",
+              "Files of tasks that each validation goes through, too (docs/inference.md); they are looked up as "
+              "`data.train` is. Needs `run.validate_every`, not validation data.",
               OnResume::free},
     ConfigKey{"run.lost_updates_every", [](Config& c) -> ConfigSlot { return &c.run.lost_updates_every; },
               between(0, 1e9), "", "",

@@ -1,6 +1,7 @@
 #include "model/train/config/config_resolve.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
@@ -169,6 +170,7 @@ void expand_paths(ConfigDraft& draft) {
   }
   for (std::string& path : c.data.train) expand("data.train", path);
   for (std::string& path : c.data.validation) expand("data.validation", path);
+  for (std::string& path : c.run.evaluate) expand("run.evaluate", path);
   expand("run.dir", c.run.dir);
   expand("run.export", c.run.export_to);
   expand("lora.path", c.lora.path);
@@ -253,24 +255,36 @@ void check_weights(ConfigDraft& draft) {
   }
 }
 
+void check_validation(ConfigDraft& draft) {
+  const Config& c = draft.config;
+  const bool has_data = !c.data.validation.empty() || c.data.validation_fraction > 0;
+  const bool knows_data = are_good(draft, {"run.validate_every", "data.validation_fraction", "data.validation"});
+  if (knows_data && c.run.validate_every > 0 && !has_data && c.run.evaluate.empty())
+    draft.report("run.validate_every", "run.validate_every is set, but there is no validation data",
+                 "set data.validation or data.validation_fraction, or run.validate_every = 0");
+  const auto needs_validation = [&](const char* key, bool is_set, const std::string& value, bool needs_data) {
+    if (!is_set || !are_good(draft, {key, "run.validate_every"})) return;
+    if (c.run.validate_every == 0)
+      draft.report(key, fmt::format("{} = {} without a validation", key, value),
+                   "set run.validate_every above 0, or leave it out");
+    else if (needs_data && knows_data && !has_data && !c.run.evaluate.empty())
+      draft.report(key, fmt::format("{} = {} without validation data", key, value),
+                   "set data.validation or data.validation_fraction, or leave it out");
+  };
+  needs_validation("train.patience", c.train.patience > 0, fmt::format("{}", c.train.patience), true);
+  needs_validation("checkpoint.keep_best", c.checkpoint.keep_best, "true", true);
+  needs_validation("run.validate_first", c.run.validate_first, "true", false);
+  needs_validation("run.evaluate", !c.run.evaluate.empty(), fmt::format("[{}]", fmt::join(c.run.evaluate, ", ")),
+                   false);
+}
+
 void check_rest(ConfigDraft& draft) {
   const Config& c = draft.config;
   if (are_good(draft, {"checkpoint.background", "checkpoint.every", "checkpoint.every_minutes"}) &&
       c.checkpoint.background && !c.checkpoint.is_regular())
     draft.report("checkpoint.background", "checkpoint.background = true without regular checkpoints",
                  "set checkpoint.every or checkpoint.every_minutes, or leave it out");
-  if (are_good(draft, {"run.validate_every", "data.validation_fraction", "data.validation"}) &&
-      c.run.validate_every > 0 && c.data.validation.empty() && c.data.validation_fraction == 0)
-    draft.report("run.validate_every", "run.validate_every is set, but there is no validation data",
-                 "set data.validation or data.validation_fraction, or run.validate_every = 0");
-  const auto needs_validation = [&](const char* key, bool is_set, const std::string& value) {
-    if (!is_set || !are_good(draft, {key, "run.validate_every"}) || c.run.validate_every > 0) return;
-    draft.report(key, fmt::format("{} = {} without a validation", key, value),
-                 "set run.validate_every above 0, or leave it out");
-  };
-  needs_validation("train.patience", c.train.patience > 0, fmt::format("{}", c.train.patience));
-  needs_validation("checkpoint.keep_best", c.checkpoint.keep_best, "true");
-  needs_validation("run.validate_first", c.run.validate_first, "true");
+  check_validation(draft);
   if (are_good(draft, {"run.validate_average", "train.average"}) && c.run.validate_average && c.train.average == 0)
     draft.report("run.validate_average", "run.validate_average = true without an average of the weights",
                  "set train.average, such as 0.999, or leave it out");

@@ -1,7 +1,5 @@
 #include "model/train/inference/evaluate_tasks.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -11,36 +9,9 @@
 #include "model/train/rank/agreed.h"
 #include "model/train/rank/print.h"
 #include "model/train/rank/stop_signal.h"
-#include "model/weights/end_tokens.h"
 
 namespace zs {
 namespace {
-
-std::vector<Task> read_tasks(const std::vector<std::string>& files) {
-  std::vector<Task> tasks;
-  for (const std::string& file : files) tasks.push_back(read_task(file));
-  return tasks;
-}
-
-/// Collective: 0, or 72 where ranks have other files than the first.
-int agree_on_tasks(World& world, const std::vector<Task>& tasks) {
-  std::vector<std::uint64_t> digests;
-  for (const Task& task : tasks) digests.push_back(task.digest);
-  const std::string own = fmt::format("digest {:016x}", fmt::join(digests, ", "));
-  const std::string first = from_first(world, own);
-  return agreed(world, [&] {
-    if (own != first)
-      throw Error(ExitCode::ranks_disagree, "the ranks differ: this one's tasks are others than rank 0's", "FILE...",
-                  "give every rank the same files");
-  });
-}
-
-std::vector<std::int32_t> ends_of(const Inference& inference, const Tokenizer* tokenizer) {
-  std::vector<std::int32_t> ends;
-  if (!inference.model().folder.empty()) ends = end_tokens_of(inference.model().folder);
-  if (tokenizer != nullptr && tokenizer->end_of_text()) ends.push_back(*tokenizer->end_of_text());
-  return ends;
-}
 
 void write_outcomes(OutputFile& file, const TaskRun& run) {
   for (std::size_t task = 0; task < run.tasks().size(); ++task)
@@ -49,14 +20,6 @@ void write_outcomes(OutputFile& file, const TaskRun& run) {
       file.write(text.data(), text.size());
     }
   file.commit();
-}
-
-void note_truncated(std::int64_t count, std::int64_t sequence) {
-  if (count > 0)
-    print_note(
-        fmt::format("{} prompts are longer than the model sees with what follows them, and lose their beginning "
-                    "(train.sequence = {})",
-                    count, sequence));
 }
 
 }  // namespace
@@ -81,29 +44,26 @@ int evaluate_tasks(Inference& inference, const EvaluateRequest& request) {
   World& world = inference.world();
   const Config config = inference.config();
   std::unique_ptr<Tokenizer> tokenizer;
-  std::optional<TaskTokens> tokens;
   std::optional<TaskRun> run;
   std::optional<OutputFile> out;
-  std::vector<Task> tasks;
-  if (const int code = agreed(world, [&] { tasks = read_tasks(request.files); }); code != 0) return code;
-  if (const int code = agree_on_tasks(world, tasks); code != 0) return code;
   const auto prepare = [&] {
     if (!config.data.tokenizer.empty()) tokenizer = open_tokenizer(config.data.tokenizer);
-    tokens.emplace(config, tokenizer.get());
-    run.emplace(std::move(tasks), *tokens, ends_of(inference, tokenizer.get()), config.train.micro_batch);
+    run.emplace(open_tasks(config, request.files, tokenizer.get()));
     if (inference.is_first() && !request.out.empty()) out.emplace(request.out, OutputRule{});
   };
   if (const int code = agreed(world, prepare); code != 0) return code;
-  if (inference.is_first()) note_truncated(tokens->truncated(), config.train.sequence);
+  if (const int code = agree_on_tasks(world, *run, "FILE..."); code != 0) return code;
+  if (const std::string note = run->note(); inference.is_first() && !note.empty()) print_note(note);
   inference.limit_sequence(run->longest());
   if (const int code = inference.start([&](Session& session) { run->enqueue_shapes(session); }); code != 0) return code;
   std::int64_t rounds = 0;
-  const auto begins = [&](std::int64_t) {
+  const auto goes_on = [&](std::int64_t) {
     if (is_stop_requested()) throw Error(ExitCode::stopped, "stopped on request", "", "nothing was changed");
     inference.watch().enter(rounds == 0 ? Phase::first_step : Phase::step, rounds + 1);
     ++rounds;
+    return true;
   };
-  if (const int code = run->run(inference.session(), world, begins); code != 0) return code;
+  if (const int code = run->run(inference.session(), world, goes_on); code != 0) return code;
   inference.watch().enter(Phase::ending);
   const auto write = [&] {
     if (out) write_outcomes(*out, *run);

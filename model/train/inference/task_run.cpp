@@ -1,5 +1,7 @@
 #include "model/train/inference/task_run.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -8,6 +10,7 @@
 #include "model/train/session/pair_training.h"
 #include "model/train/session/sample.h"
 #include "model/train/session/token_window.h"
+#include "model/weights/end_tokens.h"
 #include "runtime/tensor/autograd.h"
 
 namespace zs {
@@ -62,56 +65,63 @@ class RowScores {
 
 }  // namespace
 
-TaskRun::TaskRun(std::vector<Task> tasks, TaskTokens& tokens, std::vector<std::int32_t> ends, std::int64_t rows)
-    : tasks_(std::move(tasks)), tokens_(tokens), ends_(std::move(ends)), rows_(rows) {
-  for (std::size_t i = 0; i < tasks_.size(); ++i) add_task(i, tokens);
+TaskRun::TaskRun(std::vector<Task> tasks, TaskTokens tokens, std::vector<std::int32_t> ends)
+    : tasks_(std::move(tasks)), tokens_(std::move(tokens)), ends_(std::move(ends)) {
+  for (std::size_t i = 0; i < tasks_.size(); ++i) add_task(i);
   std::stable_sort(scored_.begin(), scored_.end(),
                    [](const Scored& a, const Scored& b) { return a.prompt.tokens.size() > b.prompt.tokens.size(); });
 }
 
-void TaskRun::add_task(std::size_t index, TaskTokens& tokens) {
+void TaskRun::add_task(std::size_t index) {
   const Task& task = tasks_[index];
   outcomes_.emplace_back(task.lines.size());
   for (std::size_t line = 0; line < task.lines.size(); ++line) {
     const TaskLine& asked = task.lines[line];
     for (std::size_t choice = 0; choice < asked.choices.size(); ++choice) {
-      scored_.push_back({{index, line, choice}, tokens.choice(asked, choice)});
+      scored_.push_back({{index, line, choice}, tokens_.choice(asked, choice)});
       longest_ = std::max<std::int64_t>(longest_, std::ssize(scored_.back().prompt.tokens) - 1);
     }
     outcomes_.back()[line].log_probs.resize(asked.choices.size());
     if (!asked.choices.empty()) continue;
-    generated_.push_back({{index, line, 0}, tokens.prompt(asked), tokens.most_generated(asked)});
+    generated_.push_back({{index, line, 0}, tokens_.prompt(asked), tokens_.most_generated(asked)});
     longest_ = std::max<std::int64_t>(longest_, std::ssize(generated_.back().prompt) + generated_.back().most);
   }
 }
 
-std::int64_t TaskRun::length(std::int64_t batch) const {
+/// Configurations that are planned may have a shorter sequence than the one that the tokens were made for.
+std::int64_t TaskRun::length(std::int64_t batch, const Config& config) const {
   constexpr std::int64_t kMultiple = 64;  // few sizes of buffers occur
-  const auto first = static_cast<std::size_t>(batch * rows_);
+  const auto first = static_cast<std::size_t>(batch * config.train.micro_batch);
   const std::int64_t inputs = std::ssize(scored_[first].prompt.tokens) - 1;
-  return std::min(longest_, (inputs + kMultiple - 1) / kMultiple * kMultiple);
+  return std::min({longest_, config.train.sequence, (inputs + kMultiple - 1) / kMultiple * kMultiple});
 }
 
 void TaskRun::enqueue_shapes(Session& session) const {
-  for (std::int64_t i = 0; i < batches(); ++i) {
-    if (i > 0 && length(i) == length(i - 1)) continue;
-    for (int twice = 0; twice < 2; ++twice) RowScores(session, rows_, length(i)).enqueue();
+  const std::int64_t rows = session.config().train.micro_batch;
+  for (std::int64_t i = 0; i < batches(rows); ++i) {
+    if (i > 0 && length(i, session.config()) == length(i - 1, session.config())) continue;
+    for (int twice = 0; twice < 2; ++twice) RowScores(session, rows, length(i, session.config())).enqueue();
   }
   if (!generated_.empty()) TokenWindow::enqueue_longest(session);
 }
 
-int TaskRun::score(Session& session, World& world, const std::function<void(std::int64_t)>& begins) {
+int TaskRun::begin_round(World& world, const GoesOn& goes_on, std::int64_t round) {
+  return agreed(world, [&] { is_whole_ = goes_on(round); });
+}
+
+int TaskRun::score(Session& session, World& world, const GoesOn& goes_on) {
+  const std::int64_t rows = session.config().train.micro_batch;
   const DataShare share = session.runtime().data_share();
-  for (std::int64_t first = 0; first < batches(); first += share.count) {
-    if (const int code = agreed(world, [&] { begins(first / share.count); }); code != 0) return code;
+  for (std::int64_t first = 0; first < batches(rows); first += share.count) {
+    if (const int code = begin_round(world, goes_on, first / share.count); code != 0 || !is_whole_) return code;
     // A rank that has none left takes part with tokens that do not count.
     const std::int64_t own = first + share.index;
-    RowScores scores(session, rows_, length(std::min(own, batches() - 1)));
-    for (std::int64_t i = own * rows_; i < std::min((own + 1) * rows_, std::ssize(scored_)); ++i)
-      scores.set_row(i - own * rows_, scored_[static_cast<std::size_t>(i)].prompt);
+    RowScores scores(session, rows, length(std::min(own, batches(rows) - 1), session.config()));
+    for (std::int64_t i = own * rows; i < std::min((own + 1) * rows, std::ssize(scored_)); ++i)
+      scores.set_row(i - own * rows, scored_[static_cast<std::size_t>(i)].prompt);
     scores.enqueue();
     const std::vector<float> losses = scores.losses();
-    const std::int64_t begin = first * rows_, end = std::min(begin + std::ssize(losses), std::ssize(scored_));
+    const std::int64_t begin = first * rows, end = std::min(begin + std::ssize(losses), std::ssize(scored_));
     for (std::int64_t i = begin; i < end; ++i) {
       const Place& at = scored_[static_cast<std::size_t>(i)].place;
       outcomes_[at.task][at.line].log_probs[at.choice] =
@@ -155,10 +165,10 @@ std::string TaskRun::generate(Session& session, World& world, const Generated* o
   return cut_at(tokens_.text(drawn), line->until);
 }
 
-int TaskRun::generate(Session& session, World& world, const std::function<void(std::int64_t)>& begins) {
+int TaskRun::generate(Session& session, World& world, const GoesOn& goes_on) {
   const DataShare share = session.runtime().data_share();
   for (std::int64_t first = 0; first < std::ssize(generated_); first += share.count) {
-    if (const int code = agreed(world, [&] { begins(first / share.count); }); code != 0) return code;
+    if (const int code = begin_round(world, goes_on, first / share.count); code != 0 || !is_whole_) return code;
     const std::int64_t own = first + share.index;
     std::string problem;
     const bool has_own = own < std::ssize(generated_);
@@ -176,9 +186,48 @@ int TaskRun::generate(Session& session, World& world, const std::function<void(s
   return 0;
 }
 
-int TaskRun::run(Session& session, World& world, const std::function<void(std::int64_t round)>& begins) {
-  if (const int code = score(session, world, begins); code != 0) return code;
-  return generate(session, world, begins);
+int TaskRun::run(Session& session, World& world, const GoesOn& goes_on) {
+  is_whole_ = true;
+  if (const int code = score(session, world, goes_on); code != 0 || !is_whole_) return code;
+  return generate(session, world, goes_on);
+}
+
+std::vector<TaskMetric> TaskRun::metrics() const {
+  std::vector<TaskMetric> metrics;
+  for (std::size_t i = 0; i < tasks_.size(); ++i)
+    for (const TaskFigure& figure : task_figures(tasks_[i], outcomes_[i]))
+      metrics.push_back({tasks_[i].name, figure.metric, figure.value});
+  return metrics;
+}
+
+std::string TaskRun::note() const {
+  return tokens_.truncated() == 0
+             ? ""
+             : fmt::format(
+                   "{} prompts are longer than the model sees with what follows them, and lose their beginning "
+                   "(train.sequence = {})",
+                   tokens_.truncated(), tokens_.sequence());
+}
+
+TaskRun open_tasks(const Config& config, const std::vector<std::string>& files, const Tokenizer* tokenizer) {
+  std::vector<Task> tasks;
+  for (const std::string& file : files) tasks.push_back(read_task(file));
+  std::vector<std::int32_t> ends;
+  if (!config.model.path.empty()) ends = end_tokens_of(config.model.path);
+  if (tokenizer != nullptr && tokenizer->end_of_text()) ends.push_back(*tokenizer->end_of_text());
+  return {std::move(tasks), TaskTokens(config, tokenizer), std::move(ends)};
+}
+
+int agree_on_tasks(World& world, const TaskRun& run, const char* where) {
+  std::vector<std::uint64_t> digests;
+  for (const Task& task : run.tasks()) digests.push_back(task.digest);
+  const std::string own = fmt::format("digest {:016x}", fmt::join(digests, ", "));
+  const std::string first = from_first(world, own);
+  return agreed(world, [&] {
+    if (own != first)
+      throw Error(ExitCode::ranks_disagree, "the ranks differ: this one's tasks are others than rank 0's", where,
+                  "give every rank the same files");
+  });
 }
 
 }  // namespace zs

@@ -38,6 +38,8 @@ class TaskTokens {
   std::string text(const std::vector<std::int32_t>& drawn) const;
   /// Number of prompts, each with one of its choices, that lost their beginning so far.
   std::int64_t truncated() const { return truncated_; }
+  /// Number of tokens that the model sees at most.
+  std::int64_t sequence() const { return sequence_; }
 
  private:
   std::vector<std::int32_t> encode(std::string_view text, bool has_special) const;

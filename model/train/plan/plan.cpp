@@ -160,7 +160,8 @@ class MetaRun {
         world_(make_meta_world(options.rank, options.ranks,
                                {options.transport, options.hosts, options.sums_in_rank_order})),
         read_(no_samples(config)),
-        validation_windows_(options.validation_windows) {
+        validation_windows_(options.validation_windows),
+        evaluate_(options.evaluate) {
     device_->trace().start();
   }
 
@@ -175,7 +176,9 @@ class MetaRun {
   /// Does the work of a run beside its steps.
   void rest() {
     const Config& config = session_->config();
-    if (config.run.validate_every > 0) session_->enqueue_validation(read_, validation_windows_);
+    if (config.run.validate_every > 0 && validation_windows_ > 0)
+      session_->enqueue_validation(read_, validation_windows_);
+    if (evaluate_) evaluate_(*session_);
     for (int unit = 0; unit < std::ssize(session_->runtime().executor().units()); ++unit)
       read_whole(session_->runtime().executor(), unit, [](const Parameter&, const float*) {});
     if (config.run.sample_tokens > 0) TokenWindow::enqueue_longest(*session_);
@@ -190,6 +193,7 @@ class MetaRun {
   std::unique_ptr<World> world_;
   ReadSamples read_;
   std::int64_t validation_windows_;
+  std::function<void(Session&)> evaluate_;
   std::optional<Session> session_;
 };
 

@@ -105,7 +105,8 @@ struct PlanOptions {
   /// Keeps every micro-batch. Else the trace of a step leaves out the micro-batches that find the memory as the one
   /// before did, but for the last: they would do the same. The bytes are the same.
   bool has_every_micro_batch = false;
-  std::int64_t validation_windows = std::numeric_limits<std::int64_t>::max();  ///< a validation reads no more
+  std::int64_t validation_windows = std::numeric_limits<std::int64_t>::max();  ///< a validation reads no more; 0: none
+  std::function<void(Session&)> evaluate = {};                                 ///< rest of a validation, on any session
 };
 
 /// Options for this rank of this world.

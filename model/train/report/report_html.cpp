@@ -239,17 +239,27 @@ const lostUpdates = grid => {
         make('b', {}, count(elements))));
   grid.append(card);
 };
+const experts = grid => {
+  chart(grid, 'Rows of an expert, by an even share', [['most', 'load_max', 'first'], ['least', 'load_min', 'second']],
+        plain, {isFromZero: true});
+  chart(grid, 'Entropy of the experts\' rows', [['least of a mixture', 'load_entropy', 'first']], plain);
+  chart(grid, 'Balance loss', [['balance loss', 'balance_loss', 'first']], plain);
+};
+const tasks = grid => Object.entries(run.tasks).forEach(([task, metrics]) => chart(grid, `Task ${task}`,
+    metrics.map((metric, i) => [metric, `task/${task}/${metric}`, i ? 'second' : 'first']), plain));
 head();
 tiles();
 const grid = make('div', {class: 'grid'});
 main.append(grid);
 chart(grid, 'Loss', [['loss', 'loss', 'first'], ['validation', 'validation', 'second']], plain, {isWide: true});
+tasks(grid);
 chart(grid, 'Learning rate', [['learning rate', 'lr', 'first']], plain, {isFromZero: true});
 chart(grid, 'Gradient norm', [['gradient norm', 'grad_norm', 'first']], plain, {isFromZero: true});
 chart(grid, 'Tokens a second', [['tokens/s', 'tokens_per_s', 'first']], count, {isFromZero: true});
 chart(grid, 'Peak memory of a rank', [['peak', 'peak_bytes', 'first']], bytes, {isFromZero: true});
 chart(grid, 'Memory of the host', [['host', 'host_bytes', 'first']], bytes, {isFromZero: true});
 if (run.waits.steps) chart(grid, 'Waits for data, ms', [['wait', 'data_wait_ms', 'first']], plain, {isFromZero: true});
+experts(grid);
 lostUpdates(grid);
 memory(grid);
 if (!run.last) main.append(make('p', {class: 'under'}, 'No step is done yet.'));

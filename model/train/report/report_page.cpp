@@ -55,6 +55,34 @@ OrderedJson lost_updates_of(const RunRecord& record) {
   return all;
 }
 
+OrderedJson curves_of(const RunRecord& record) {
+  OrderedJson curves{{"loss", curve_of(record.loss)},
+                     {"validation", curve_of(record.validation)},
+                     {"lr", curve_of(record.lr)},
+                     {"grad_norm", curve_of(record.grad_norm)},
+                     {"tokens_per_s", curve_of(record.tokens_per_s)},
+                     {"peak_bytes", curve_of(record.peak_bytes)},
+                     {"host_bytes", curve_of(record.host_bytes)},
+                     {"data_wait_ms", curve_of(record.data_wait_ms)},
+                     {"lost_masters", curve_of(record.lost_masters)},
+                     {"lost_copies", curve_of(record.lost_copies)},
+                     {"load_max", curve_of(record.load_max)},
+                     {"load_min", curve_of(record.load_min)},
+                     {"load_entropy", curve_of(record.load_entropy)},
+                     {"balance_loss", curve_of(record.balance_loss)}};
+  for (const auto& [task, metrics] : record.tasks)
+    for (const auto& [metric, series] : metrics) curves[fmt::format("task/{}/{}", task, metric)] = curve_of(series);
+  return curves;
+}
+
+/// Names of the metrics of each task.
+OrderedJson tasks_of(const RunRecord& record) {
+  OrderedJson all = OrderedJson::object();
+  for (const auto& [task, metrics] : record.tasks)
+    for (const auto& [metric, series] : metrics) all[task].push_back(metric);
+  return all;
+}
+
 /// Within a script element "<" could end it.
 std::string in_script(std::string_view json) {
   std::string text;
@@ -82,17 +110,8 @@ std::string report_page(const RunRecord& record, std::int64_t written_s) {
       {"kinds", record.kinds},
       {"waits", {{"steps", record.waiting_steps}, {"seconds", short_number(record.data_wait_s)}}},
       {"lost_updates", lost_updates_of(record)},
-      {"curves",
-       {{"loss", curve_of(record.loss)},
-        {"validation", curve_of(record.validation)},
-        {"lr", curve_of(record.lr)},
-        {"grad_norm", curve_of(record.grad_norm)},
-        {"tokens_per_s", curve_of(record.tokens_per_s)},
-        {"peak_bytes", curve_of(record.peak_bytes)},
-        {"host_bytes", curve_of(record.host_bytes)},
-        {"data_wait_ms", curve_of(record.data_wait_ms)},
-        {"lost_masters", curve_of(record.lost_masters)},
-        {"lost_copies", curve_of(record.lost_copies)}}},
+      {"tasks", tasks_of(record)},
+      {"curves", curves_of(record)},
       {"config", record.config_toml}};
   return page_of(record.name, in_script(data.dump(-1, ' ', false, OrderedJson::error_handler_t::replace)));
 }

@@ -54,6 +54,34 @@ std::vector<LostShare> lost_updates_of(const Json& groups) {
   return shares;
 }
 
+std::vector<MixtureLoad> mixtures_of(const Json& experts) {
+  std::vector<MixtureLoad> mixtures;
+  for (std::size_t i = 0; i < experts.at("layers").size(); ++i) {
+    const auto number = [&](const char* key) {
+      const Json& value = experts.at(key).at(i);
+      return value.is_null() ? std::numeric_limits<float>::quiet_NaN() : value.get<float>();
+    };
+    MixtureLoad& mixture = mixtures.emplace_back();
+    mixture.layer = integer_of(experts.at("layers").at(i));
+    mixture.most = number("load_max"), mixture.least = number("load_min"), mixture.entropy = number("load_entropy");
+    if (experts.contains("balance_loss")) mixture.balance_loss = number("balance_loss");
+  }
+  return mixtures;
+}
+
+/// "task/NAME/METRIC", where the name may have more of these.
+std::vector<TaskMetric> tasks_of(const Json& line) {
+  constexpr std::string_view kBegin = "task/";
+  std::vector<TaskMetric> tasks;
+  for (const auto& [key, value] : line.items()) {
+    const std::size_t last = key.rfind('/');
+    if (!key.starts_with(kBegin) || last < kBegin.size()) continue;
+    tasks.push_back(
+        {key.substr(kBegin.size(), last - kBegin.size()), key.substr(last + 1), number_of<double>(line, key.c_str())});
+  }
+  return tasks;
+}
+
 /// Nothing where the text is no line of a log.
 std::optional<StepMetrics> metrics_of(std::string_view text) {
   Json line;
@@ -74,6 +102,8 @@ std::optional<StepMetrics> metrics_of(std::string_view text) {
     if (line.contains("host_bytes")) m.host_bytes = integer_of(line.at("host_bytes"));
     if (line.contains("data_wait_ms")) m.data_wait_ms = number_of<double>(line, "data_wait_ms");
     if (line.contains("lost_updates")) m.lost_updates = lost_updates_of(line.at("lost_updates"));
+    if (line.contains("experts")) m.mixtures = mixtures_of(line.at("experts"));
+    m.tasks = tasks_of(line);
     return m;
   } catch (const NoMetrics&) {
     return std::nullopt;
@@ -210,7 +240,7 @@ void RunRecord::add_lost_updates(std::int64_t step, const std::vector<LostShare>
 
 void RunRecord::add(const StepMetrics& metrics) {
   if (metrics.step == 0) {  // a validation before the first step: all else is nothing
-    if (metrics.val_loss) add_validation(0, *metrics.val_loss);
+    add_validation(metrics);
     return;
   }
   loss.add(metrics.step, metrics.loss);
@@ -226,15 +256,33 @@ void RunRecord::add(const StepMetrics& metrics) {
   train_s += std::isfinite(metrics.step_ms) ? metrics.step_ms * 1e-3 : 0;
   if (!metrics.peak_by_kind.empty()) kinds = metrics.peak_by_kind;
   last = metrics;
-  if (metrics.val_loss) add_validation(metrics.step, *metrics.val_loss);
+  add_mixtures(metrics.step, metrics.mixtures);
+  add_validation(metrics);
 }
 
-void RunRecord::add_validation(std::int64_t step, float val_loss) {
-  validation.add(step, val_loss);
-  last_validation = val_loss;
-  if (std::isfinite(val_loss) && (best_step < 0 || val_loss < best_validation)) {
-    best_step = step;
-    best_validation = val_loss;
+void RunRecord::add_mixtures(std::int64_t step, const std::vector<MixtureLoad>& mixtures) {
+  if (mixtures.empty()) return;
+  const auto worst = [&](auto of, auto is_worse) {
+    return std::invoke(of, *std::max_element(mixtures.begin(), mixtures.end(), [&](const auto& a, const auto& b) {
+                         return is_worse(std::invoke(of, b), std::invoke(of, a));
+                       }));
+  };
+  load_max.add(step, worst(&MixtureLoad::most, std::greater<>()));
+  load_min.add(step, worst(&MixtureLoad::least, std::less<>()));
+  load_entropy.add(step, worst(&MixtureLoad::entropy, std::less<>()));
+  double sum = 0;
+  for (const MixtureLoad& mixture : mixtures) sum += mixture.balance_loss.value_or(0);
+  if (mixtures.front().balance_loss) balance_loss.add(step, sum / static_cast<double>(mixtures.size()));
+}
+
+void RunRecord::add_validation(const StepMetrics& metrics) {
+  for (const TaskMetric& task : metrics.tasks) tasks[task.task][task.metric].add(metrics.step, task.value);
+  if (!metrics.val_loss) return;
+  validation.add(metrics.step, *metrics.val_loss);
+  last_validation = *metrics.val_loss;
+  if (std::isfinite(last_validation) && (best_step < 0 || last_validation < best_validation)) {
+    best_step = metrics.step;
+    best_validation = last_validation;
   }
 }
 

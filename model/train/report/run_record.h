@@ -21,9 +21,12 @@ struct RunRecord {
   std::int64_t planned_steps = 0;
   Series loss = {}, validation = {}, lr = {}, grad_norm = {}, tokens_per_s = {}, peak_bytes = {}, host_bytes = {},
          data_wait_ms = {};
-  Series lost_masters = {}, lost_copies = {};  ///< shares of all groups together
-  std::optional<StepMetrics> last = {};        ///< step
-  std::int64_t best_step = -1;                 ///< best validation's; -1: none
+  Series lost_masters = {}, lost_copies = {};                       ///< shares of all groups together
+  Series load_max = {}, load_min = {}, load_entropy = {};           ///< the worst of all mixtures
+  Series balance_loss = {};                                         ///< mean of all mixtures
+  std::map<std::string, std::map<std::string, Series>> tasks = {};  ///< metrics of each task
+  std::optional<StepMetrics> last = {};                             ///< step
+  std::int64_t best_step = -1;                                      ///< best validation's; -1: none
   float best_validation = 0, last_validation = 0;
   double train_s = 0;                              ///< in steps
   double data_wait_s = 0;                          ///< part of that spent waiting for samples
@@ -35,9 +38,10 @@ struct RunRecord {
   std::vector<std::int64_t> damaged_lines = {};  ///< lines of metrics.jsonl, from 1
 
   void add(const StepMetrics& metrics);
-  void add_validation(std::int64_t step, float val_loss);
+  void add_validation(const StepMetrics& metrics);
 
  private:
+  void add_mixtures(std::int64_t step, const std::vector<MixtureLoad>& mixtures);
   void add_lost_updates(std::int64_t step, const std::vector<LostShare>& shares);
 };
 

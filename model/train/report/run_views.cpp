@@ -50,9 +50,9 @@ void RunViews::add(const StepMetrics& metrics) {
   attempt(kEventsFile, has_events_, [&] { events_->add(metrics); });
 }
 
-void RunViews::add_validation(std::int64_t step, float val_loss) {
-  record_.add_validation(step, val_loss);
-  attempt(kEventsFile, has_events_, [&] { events_->add_validation(step, val_loss); });
+void RunViews::add_validation(const StepMetrics& metrics) {
+  record_.add_validation(metrics);
+  attempt(kEventsFile, has_events_, [&] { events_->add_validation(metrics); });
 }
 
 void RunViews::refresh() {

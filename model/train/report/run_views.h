@@ -20,7 +20,7 @@ class RunViews {
   RunViews(std::string dir, RunMark& mark, RunRecord record, bool writes_events);
 
   void add(const StepMetrics& metrics);
-  void add_validation(std::int64_t step, float val_loss);
+  void add_validation(const StepMetrics& metrics);
   /// Writes the report, unless it would then take more than a hundredth of the time; the first steps show at once.
   void refresh();
   /// The run's end: writes it in any case.

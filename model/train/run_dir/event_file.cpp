@@ -68,6 +68,13 @@ std::string scalar(std::string_view tag, double value) {
   return text_field(1, text_field(1, tag) + tag_of(2, Wire::four_bytes) + bytes_of(static_cast<float>(value)));
 }
 
+std::string validation_scalars(const StepMetrics& m) {
+  std::string values = m.val_loss ? scalar("loss/validation", *m.val_loss) : "";
+  for (const TaskMetric& task : m.tasks)
+    values += scalar(fmt::format("task/{}/{}", task.task, task.metric), task.value);
+  return values;
+}
+
 std::string record_of(std::string_view event) {
   const std::string length = bytes_of(static_cast<std::uint64_t>(event.size()));
   return length + bytes_of(masked_crc32c(length)) + std::string(event) + bytes_of(masked_crc32c(event));
@@ -157,12 +164,12 @@ void EventFile::check(const char* operation, int error) const {
 void EventFile::write_record(std::string_view event) { check("writing", file_.write(record_of(event))); }
 
 void EventFile::add(const StepMetrics& m) {
-  if (m.step == 0) return m.val_loss ? add_validation(0, *m.val_loss) : void();
+  if (m.step == 0) return m.is_validated() ? add_validation(m) : void();
   std::string values = scalar("loss/train", m.loss) + scalar("train/learning_rate", m.lr) +
                        scalar("train/gradient_norm", m.grad_norm) + scalar("speed/tokens_per_s", m.tokens_per_s) +
                        scalar("speed/step_ms", m.step_ms) +
                        scalar("memory/peak_bytes", static_cast<double>(m.peak_bytes));
-  if (m.val_loss) values += scalar("loss/validation", *m.val_loss);
+  values += validation_scalars(m);
   for (const MixtureLoad& mixture : m.mixtures) {
     values += scalar(fmt::format("experts/load_max/layer_{}", mixture.layer), mixture.most);
     values += scalar(fmt::format("experts/load_entropy/layer_{}", mixture.layer), mixture.entropy);
@@ -172,8 +179,8 @@ void EventFile::add(const StepMetrics& m) {
   write_record(event_of(m.step, event_field::summary, values));
 }
 
-void EventFile::add_validation(std::int64_t step, float val_loss) {
-  write_record(event_of(step, event_field::summary, scalar("loss/validation", val_loss)));
+void EventFile::add_validation(const StepMetrics& m) {
+  write_record(event_of(m.step, event_field::summary, validation_scalars(m)));
 }
 
 bool begins_as_events(const std::string& path) {

@@ -23,7 +23,7 @@ class EventFile {
   EventFile(std::string path, std::int64_t done);
 
   void add(const StepMetrics& metrics);
-  void add_validation(std::int64_t step, float val_loss);
+  void add_validation(const StepMetrics& metrics);
 
  private:
   void go_on();

@@ -25,7 +25,7 @@ std::string json_number(Float value) {
   return std::isfinite(value) ? fmt::format("{}", value) : "null";
 }
 
-constexpr std::string_view kBegin = "{\"step\": ";
+constexpr std::string_view kBegin = "{\"step\": ", kLossKey = "\"val_loss\": ", kTaskKey = "\"task/";
 constexpr std::size_t kLongestLine = ReaderLimits::kMetricsLineBytes, kReadBytes = 64 << 10;
 
 /// Step of a line as to_json writes it; -1 for any other.
@@ -45,6 +45,18 @@ bool may_be_line(std::string_view line) {
 Error not_own(const std::string& path) {
   return Error(ExitCode::cannot_create, "this is in the way, and it is not a log of metrics that a run of zshard wrote",
                path, "move it elsewhere, or set another run.dir");
+}
+
+std::string tasks_json(const std::vector<TaskMetric>& tasks) {
+  std::string text;
+  for (const TaskMetric& task : tasks)
+    text += fmt::format(", {}: {}", json_text(fmt::format("task/{}/{}", task.task, task.metric), -1),
+                        json_number(task.value));
+  return text;
+}
+
+std::string validation_json(const StepMetrics& m) {
+  return (m.val_loss ? fmt::format(R"(, "val_loss": {})", json_number(*m.val_loss)) : "") + tasks_json(m.tasks);
 }
 
 /// {"*.bias": {"elements": 768, "f32": 0.25, "bf16": 0.5}}: a validation that is added later has room too.
@@ -81,13 +93,15 @@ std::string experts_json(std::span<const MixtureLoad> mixtures) {
 
 }  // namespace
 
+std::size_t json_bytes(const std::vector<TaskMetric>& tasks) { return tasks_json(tasks).size(); }
+
 std::string to_json(const StepMetrics& m) {
   std::string line = fmt::format(
       R"({{"step": {}, "loss": {}, "grad_norm": {}, "lr": {}, "tokens": {}, "tokens_per_s": {}, "step_ms": {}, "peak_bytes": {}, "allocations": {})",
       m.step, json_number(m.loss), json_number(m.grad_norm), json_number(m.lr), m.tokens, json_number(m.tokens_per_s),
       json_number(m.step_ms), m.peak_bytes, m.allocations);
   if (m.host_bytes > 0) line += fmt::format(R"(, "host_bytes": {})", m.host_bytes);
-  if (m.val_loss) line += fmt::format(R"(, "val_loss": {})", json_number(*m.val_loss));
+  line += validation_json(m);
   if (m.rewards)
     line +=
         fmt::format(R"(, "rewards_chosen": {}, "rewards_rejected": {}, "rewards_margin": {}, "rewards_accuracy": {})",
@@ -100,9 +114,8 @@ std::string to_json(const StepMetrics& m) {
     if (bytes > 0) kinds += fmt::format(R"({}"{}": {})", kinds.empty() ? "" : ", ", kind, bytes);
   if (!kinds.empty()) line += fmt::format(R"(, "peak_by_kind": {{{}}})", kinds);
   if (!m.mixtures.empty()) line += fmt::format(R"(, "experts": {})", experts_json(m.mixtures));
-  constexpr std::size_t kRoom = 128;  // for what is after them
-  const std::string lost =
-      lost_updates_json(m.lost_updates, kLongestLine - std::min(kLongestLine, line.size() + kRoom));
+  const std::size_t room = 128 + m.bytes_to_come;  // for what is after them
+  const std::string lost = lost_updates_json(m.lost_updates, kLongestLine - std::min(kLongestLine, line.size() + room));
   if (!lost.empty()) line += fmt::format(R"(, "lost_updates": {{{}}})", lost);
   return line + "}";
 }
@@ -141,14 +154,14 @@ std::string MetricsLog::last_line() const {
 bool MetricsLog::lacks_validation(std::int64_t step) const {
   const std::string line = last_line();
   return !line.empty() && step_of_line(std::string_view(line).substr(0, line.size() - 1)) == step &&
-         line.find("\"val_loss\"") == line.npos;
+         line.find(kLossKey) == line.npos && line.find(kTaskKey) == line.npos;
 }
 
-void MetricsLog::add_validation(std::int64_t step, float val_loss) {
-  ZS_CHECK(lacks_validation(step), "metrics of step {} have a validation", step);
+void MetricsLog::add_validation(const StepMetrics& metrics) {
+  ZS_CHECK(lacks_validation(metrics.step), "metrics of step {} have a validation", metrics.step);
   const std::string line = last_line();
   check("changing", file_.truncate(file_.bytes() - std::ssize(line)));
-  write(fmt::format("{}, \"val_loss\": {}}}\n", line.substr(0, line.size() - 2), json_number(val_loss)));
+  write(fmt::format("{}{}}}\n", line.substr(0, line.size() - 2), validation_json(metrics)));
 }
 
 /// True if a loss of power explains what is there: zeros in place of the last lines.
@@ -191,13 +204,12 @@ std::int64_t MetricsLog::cut_after(std::int64_t step) {
 }
 
 std::vector<MetricsLog::Validation> MetricsLog::validations(std::int64_t last) const {
-  constexpr std::string_view kKey = "\"val_loss\": ";
   std::vector<Validation> all;
   static_cast<void>(find(last, [&](std::int64_t step, std::string_view line) {
-    const std::size_t at = line.find(kKey);
+    const std::size_t at = line.find(kLossKey);
     if (at == line.npos) return;
     float loss = std::numeric_limits<float>::quiet_NaN();  // as null leaves it
-    std::from_chars(line.data() + at + kKey.size(), line.data() + line.size(), loss);
+    std::from_chars(line.data() + at + kLossKey.size(), line.data() + line.size(), loss);
     all.push_back({step, loss});
   }));
   return all;
@@ -223,6 +235,16 @@ std::string progress_line(const Progress& progress) {
   if (progress.ceiling_percent) line += fmt::format("  {:.0f}% of ceiling", *progress.ceiling_percent);
   line += fmt::format("  peak {}", format_bytes(m.peak_bytes));
   if (progress.seconds_left >= 0) line += fmt::format("  {} left", format_duration(progress.seconds_left));
+  return line;
+}
+
+std::string tasks_line(const StepMetrics& metrics, std::int64_t steps) {
+  std::string line = fmt::format("step {}/{}", metrics.step, steps), task;
+  for (const TaskMetric& m : metrics.tasks) {
+    line += m.task == task ? fmt::format(", {} {:.4f}", m.metric, m.value)
+                           : fmt::format("{}{} {} {:.4f}", task.empty() ? "  " : "; ", m.task, m.metric, m.value);
+    task = m.task;
+  }
   return line;
 }
 

@@ -14,6 +14,13 @@
 
 namespace zs {
 
+/// Figure of a task of run.evaluate.
+struct TaskMetric {
+  std::string task, metric;
+  double value = 0;
+  bool operator==(const TaskMetric&) const = default;
+};
+
 /// One line of metrics.jsonl.
 struct StepMetrics {
   std::int64_t step = 0;
@@ -36,11 +43,18 @@ struct StepMetrics {
   std::optional<Rewards> rewards = {};
   std::vector<LostShare> lost_updates = {};  ///< lost updates of groups of parameters, in the steps that were metered
   std::vector<MixtureLoad> mixtures = {};    ///< in the order of the layers
+  std::vector<TaskMetric> tasks = {};        ///< "task/NAME/METRIC" in the file
+  std::size_t bytes_to_come = 0;             ///< bytes that a validation which has been cut short will add to the line
+
+  bool is_validated() const { return val_loss || !tasks.empty(); }
 };
 
+/// Bytes that these take in a line.
+std::size_t json_bytes(const std::vector<TaskMetric>& tasks);
+
 /// One JSON object without a line end. Numbers are the shortest text that reads back as the same float or double; a
-/// value that is not finite is null; host_bytes, val_loss, rewards, data_wait_ms, skipped_steps, peak_by_kind, experts
-/// and lost_updates appear only when there are any, of the last two as many as a line has room for.
+/// value that is not finite is null; host_bytes, val_loss, tasks, rewards, data_wait_ms, skipped_steps, peak_by_kind,
+/// experts and lost_updates appear only when there are any, of the last two as many as a line has room for.
 std::string to_json(const StepMetrics& metrics);
 
 /// Appends to metrics.jsonl, one write a line, so that a reader sees whole lines. Owns the descriptor, and with it a
@@ -64,10 +78,10 @@ class MetricsLog {
     float loss;  ///< NaN where it was not finite
   };
   std::vector<Validation> validations(std::int64_t last) const;
-  /// True if the last line is that of `step`, and has no val_loss.
+  /// True if the last line is that of `step`, and has neither a val_loss nor tasks.
   bool lacks_validation(std::int64_t step) const;
-  /// Gives it one.
-  void add_validation(std::int64_t step, float val_loss);
+  /// Gives it those of `metrics`.
+  void add_validation(const StepMetrics& metrics);
   /// Makes the lines so far durable.
   void sync();
 
@@ -103,6 +117,8 @@ struct Progress {
 
 /// "step 20/500  loss 2.4310  9.8k tok/s  31% of ceiling  peak 112 MiB  3:05 left".
 std::string progress_line(const Progress& progress);
+/// "step 20/500  books acc 0.2222, acc_norm 0.1944; plurals exact_match 0.5000".
+std::string tasks_line(const StepMetrics& metrics, std::int64_t steps);
 /// Progress as one line that replaces the last on a terminal of `columns` columns.
 std::string live_line(const Progress& progress, int columns);
 

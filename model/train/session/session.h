@@ -227,4 +227,7 @@ double unit_mib(const Config& config, Transport transport, int ranks);
 /// their own, and all others are frozen.
 void shard_model(LanguageModel& model, ShardedRuntime& runtime, const Config& config, double unit_mib);
 
+/// Swaps in the weights that validations are of, where they are others than those that are trained, and back.
+void swap_validated_weights(Session& session);
+
 }  // namespace zs

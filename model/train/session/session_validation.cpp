@@ -64,12 +64,16 @@ void Session::enqueue_validation(const ReadSamples& read, std::int64_t windows) 
   gather_weights(std::move(weights));
 }
 
+void swap_validated_weights(Session& session) {
+  Optimizer& optimizer = session.optimizer();
+  if (session.config().run.validate_average || optimizer.definition().evaluation) optimizer.swap_average();
+}
+
 double Session::validate(const ReadSamples& read, std::int64_t windows) {
-  const bool is_of_average = config_.run.validate_average || optimizer_->definition().evaluation;
-  if (is_of_average) optimizer_->swap_average();
+  swap_validated_weights(*this);
   enqueue_validation(read, windows);
   if (!is_interrupted_) device_.synchronize();
-  if (is_of_average) optimizer_->swap_average();
+  swap_validated_weights(*this);
   if (is_interrupted_) return std::nan("");
   const std::int64_t samples = validation_samples(windows);
   const auto all = static_cast<double>(config_.train.micro_batch);

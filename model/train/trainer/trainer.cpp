@@ -222,8 +222,7 @@ int Trainer::run_steps(std::int64_t done) {
   last_poll_ = last_save_ = Clock::now();
   // The verifier would take what the host waits for within a step for an order that events have made.
   if (!verifier_) session_->interrupt_by([this] { return agrees_to_stop(); });
-  catch_up_validation();
-  if (done == 0 && best_ == BestValidation{}) validate_first();
+  if (const int code = validate_before(done); code != 0) return code;
   if (lacks_data_) return end_without_data(done);
   if (const auto code = train_steps(done)) return *code;
   explain_steps();
@@ -347,7 +346,7 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   stop_ = std::max(stop_, static_cast<StopReason>(result.stop));
   is_save_due_ = result.is_save_due, is_writing_ = result.is_writing;
   lacks_data_ = result.lacks_data;
-  validate_behind(step, result.wants_validation, metrics);
+  if (const int code = validate_behind(step, result.wants_validation, metrics); code != 0) return code;
   if (is_verified(step)) {
     if (const int code = check_order(step); code != 0) return code;
   }
@@ -380,19 +379,20 @@ int Trainer::check_order(std::int64_t step) {
 
 void Trainer::report(const StepMetrics& metrics, double seconds_left) {
   log(metrics);
-  if (metrics.val_loss) refresh_views();
+  if (metrics.is_validated()) refresh_views();
   const Progress progress{.metrics = metrics,
                           .steps = config_.train.steps,
                           .seconds_left = seconds_left,
                           .ceiling_percent = ceiling_percent(metrics)};
   const std::int64_t interval = std::max<std::int64_t>(1, config_.train.steps / 50);
-  const bool is_milestone = metrics.val_loss || metrics.step == 1 || metrics.step == config_.train.steps;
+  const bool is_milestone = metrics.is_validated() || metrics.step == 1 || metrics.step == config_.train.steps;
   if (is_terminal_) {
     constexpr int kColumns = 120;
     print_to_stdout("{}{}", AsIs{live_line(progress, kColumns)}, is_milestone ? "\n" : "");
   } else if (is_milestone || metrics.step % interval == 0) {
     print_to_stdout("{}\n", progress_line(progress));
   }
+  if (!metrics.tasks.empty()) print_to_stdout("{}\n", escaped(tasks_line(metrics, config_.train.steps)));
 }
 
 }  // namespace zs

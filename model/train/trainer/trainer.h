@@ -9,6 +9,7 @@
 #include "model/data/dataset.h"
 #include "model/data/read_ahead.h"
 #include "model/train/config/config.h"
+#include "model/train/inference/task_run.h"
 #include "model/train/plan/gpu_ranks.h"
 #include "model/train/plan/memory_check.h"
 #include "model/train/plan/plan.h"
@@ -134,12 +135,11 @@ class Trainer {
   /// Reason to stop that this rank knows; and, below, the one that all of them have agreed on.
   StopReason own_stop();
   bool agrees_to_stop();
-  /// Validates after a step, where it is time, or one is asked for.
-  void validate_behind(std::int64_t step, bool is_requested, StepMetrics& metrics);
+  /// Validates after a step, where it is time, or one is asked for. 0, or an exit code, as all that validate.
+  int validate_behind(std::int64_t step, bool is_requested, StepMetrics& metrics);
   void answer_within(std::int64_t step);
   /// Validations before the first step: one that a stop has cut short, of the run that goes on; or that of a new run.
-  void catch_up_validation();
-  void validate_first();
+  int validate_before(std::int64_t done);
   /// True if somebody has put a file kValidateNow into the run's directory; after the validation it goes.
   bool is_validation_requested() const;
   void take_request() const;
@@ -150,14 +150,14 @@ class Trainer {
   /// The step whose checkpoint stays beside the newest.
   std::optional<std::int64_t> kept_best() const;
   void say_best(std::int64_t steps_done) const;
-  void validate(StepMetrics& metrics);
+  int validate(StepMetrics& metrics);
   void measure_ceiling();
   /// Prints where the steps' time went, and writes their trace, if that is asked for and not done.
   void explain_steps();
   std::optional<double> ceiling_percent(const StepMetrics& metrics) const;
   int step(std::int64_t step, StepMetrics& metrics);
   bool is_validated(std::int64_t step) const;
-  bool can_validate() const { return config_.run.validate_every > 0 && dataset_->validation.has_value(); }
+  bool can_validate() const { return config_.run.validate_every > 0 && (dataset_->validation || tasks_); }
   /// Steps 1 and 2, and the first that ends with a validation.
   bool is_verified(std::int64_t step) const;
   int check_order(std::int64_t step);
@@ -207,6 +207,7 @@ class Trainer {
   CpuShare share_;
   std::shared_ptr<const Tokenizer> tokenizer_;  // null: text is bytes
   std::optional<Dataset> dataset_;
+  std::optional<TaskRun> tasks_;
   std::optional<ReadAhead> ahead_;  // reader ahead of the dataset
   DataFacts data_facts_;
   std::optional<Error> missing_data_;  // error of this rank

@@ -69,6 +69,7 @@ void Trainer::print_data() const {
     tell("warning",
          fmt::format("a step takes {} and the data has {}: it goes over them more than once; lower train.global_batch",
                      format_number(config_.train.global_batch, "sequence"), source.windows()));
+  if (tasks_) tell("note", tasks_->note());
   if (dataset_->validation && !can_validate() && config_.data.validation.empty())
     tell("note", fmt::format("{} are kept for validation, and nothing validates: set data.validation_fraction = 0 to "
                              "train on them",
@@ -77,12 +78,13 @@ void Trainer::print_data() const {
 
 int Trainer::agree_on_data() {
   const std::string own = name_of(data_facts_), first = shared(own);
-  return agreed(world_, [&] {
+  const int code = agreed(world_, [&] {
     if (own != first)
       throw Error(ExitCode::ranks_disagree,
                   fmt::format("the ranks differ: this one's data has {}, rank 0's {}", own, first),
                   dataset_->files.front(), "give every rank the same data");
   });
+  return code != 0 || !tasks_ ? code : agree_on_tasks(world_, *tasks_, "run.evaluate");
 }
 
 int Trainer::verify_data() {
@@ -129,6 +131,7 @@ bool Trainer::lacks_samples(std::int64_t step) {
 }
 
 bool Trainer::lacks_validation_samples() {
+  if (!dataset_->validation) return false;
   const SampleSource& source = *dataset_->validation;
   const StatusScope status(watch_.watchdog(), "reading data", StatusScope::Host::works);
   watch_.hit("data.check");

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -28,6 +29,18 @@ namespace {
 int started_threads(const CpuShare& share, const Config& config) {
   return share.threads - 1 + kStreamRoles + 1 + int{config.checkpoint.background} +
          int{config.checkpoint.leaves_out_frozen()};
+}
+
+/// Each figure is a number of its own in a line of metrics.jsonl.
+void check_metrics(const TaskRun& run) {
+  std::set<std::string> names;
+  for (const Task& task : run.tasks())
+    if (!names.insert(task.name).second)
+      throw Error(ExitCode::config, fmt::format("two tasks have the name {}", escaped(task.name)), "run.evaluate",
+                  "give one of the files another name");
+  if (constexpr std::size_t kMost = 8192; json_bytes(run.metrics()) > kMost)
+    throw Error(ExitCode::config, "these are more tasks than a line of metrics.jsonl has room for", "run.evaluate",
+                "name fewer, or give the files shorter names");
 }
 
 }  // namespace
@@ -221,13 +234,17 @@ void Trainer::open_data() {
   // A wrong prompt is refused now, not at the end.
   if (config_.run.sample_tokens > 0)
     SampleText(config_, tokenizer_.get()).prompt(config_.run.sample_prompt, "run.sample_prompt");
+  if (config_.run.evaluate.empty()) return;
+  tasks_.emplace(open_tasks(config_, task_files(config_, job_.config_path, job_.program_folder), tokenizer_.get()));
+  check_metrics(*tasks_);
 }
 
 std::string Trainer::shared(const std::string& path) { return world_.agree(is_first() ? 1 : 0, path).message; }
 
 MemoryDemand Trainer::memory_demand() const {
   MemoryDemand demand{config_, plan_options(world_, share_.threads), world_.local_size()};
-  if (dataset_->validation) demand.plan.validation_windows = dataset_->validation->windows();
+  demand.plan.validation_windows = dataset_->validation ? dataset_->validation->windows() : 0;
+  if (tasks_) demand.plan.evaluate = [this](Session& session) { tasks_->enqueue_shapes(session); };
   if (planned_ranks() != world_.size()) {  // a dry run for ranks that it has not got
     demand.plan.ranks = demand.local_ranks = planned_ranks();
     demand.plan.hosts.clear();

@@ -16,53 +16,72 @@ namespace {
 
 constexpr const char* kValidateNow = "validate-now";
 
+int run_tasks(TaskRun& tasks, Session& session, World& world, const TaskRun::GoesOn& goes_on) {
+  swap_validated_weights(session);
+  const int code = tasks.run(session, world, goes_on);
+  swap_validated_weights(session);
+  return code;
+}
+
 }  // namespace
 
-void Trainer::validate(StepMetrics& metrics) {
+int Trainer::validate(StepMetrics& metrics) {
   lacks_validation_ = stop_ != StopReason::none;
-  if (lacks_validation_) return;
-  const double loss = session_->validate(reader(*dataset_->validation), dataset_->validation->windows());
-  lacks_validation_ = session_->is_interrupted();
-  if (lacks_validation_) return;
-  metrics.val_loss = static_cast<float>(loss);
-  note_validation(metrics.step, *metrics.val_loss);
+  if (lacks_validation_) return 0;
+  std::optional<float> loss;
+  if (const auto& source = dataset_->validation) {
+    loss = static_cast<float>(session_->validate(reader(*source), source->windows()));
+    lacks_validation_ = session_->is_interrupted();
+    if (lacks_validation_) return 0;
+  }
+  if (tasks_) {
+    if (verifier_) verifier_->pause();  // the host waits for each batch
+    const int code = run_tasks(*tasks_, *session_, world_, [this, &metrics](std::int64_t) {
+      watch_.enter(Phase::step, metrics.step);
+      watch_.hit("tasks");
+      return verifier_ || !agrees_to_stop();
+    });
+    lacks_validation_ = !tasks_->is_whole();
+    if (lacks_validation_) metrics.bytes_to_come = json_bytes(tasks_->metrics());
+    if (code != 0 || lacks_validation_) return code;
+    metrics.tasks = tasks_->metrics();
+  }
+  metrics.val_loss = loss;
+  if (loss) note_validation(metrics.step, *loss);
+  return 0;
 }
 
-void Trainer::validate_behind(std::int64_t step, bool is_requested, StepMetrics& metrics) {
+int Trainer::validate_behind(std::int64_t step, bool is_requested, StepMetrics& metrics) {
   is_new_best_ = false;
+  int code = 0;
   if (is_validated(step) || (is_requested && can_validate())) {
     lacks_data_ = lacks_data_ || lacks_validation_samples();
-    if (!lacks_data_) validate(metrics);
+    if (!lacks_data_) code = validate(metrics);
   }
   if (is_requested && is_first()) take_request();
+  return code;
 }
 
-void Trainer::catch_up_validation() {
-  if (saved_step_ < 0 || !is_validated(saved_step_)) return;
-  const bool is_lacking = is_first() && log_->lacks_validation(saved_step_);
-  if (world_.agree(is_lacking ? 1 : 0, "").code == 0) return;
-  watch_.enter(Phase::first_step, saved_step_);
+int Trainer::validate_before(std::int64_t done) {
+  const bool begins = done == 0 && best_ == BestValidation{} && config_.run.validate_first && can_validate();
+  const bool is_own = saved_step_ == done && is_validated(done);  // the run goes on
+  const bool is_lacking = is_own && world_.agree(is_first() && log_->lacks_validation(done) ? 1 : 0, "").code != 0;
+  if (!begins && !is_lacking) return 0;
+  watch_.enter(Phase::first_step, done);
   lacks_data_ = lacks_validation_samples();
-  if (lacks_data_) return;
-  StepMetrics metrics{.step = saved_step_};
-  validate(metrics);
-  if (is_first() && metrics.val_loss) {
-    log_->add_validation(saved_step_, *metrics.val_loss);
-    views_->add_validation(saved_step_, *metrics.val_loss);
-    print_to_stdout("step {}/{}  val {:.4f}\n", saved_step_, config_.train.steps, *metrics.val_loss);
+  if (lacks_data_) return 0;
+  StepMetrics metrics{.step = done, .loss = std::nanf(""), .grad_norm = std::nanf("")};  // there is none of step 0
+  if (const int code = validate(metrics); code != 0) return code;
+  if (!is_first() || !metrics.is_validated()) return 0;
+  if (is_lacking) {
+    log_->add_validation(metrics);
+    views_->add_validation(metrics);
+  } else {
+    log(metrics);
   }
-}
-
-void Trainer::validate_first() {
-  if (!config_.run.validate_first || !can_validate()) return;
-  watch_.enter(Phase::first_step, 0);
-  lacks_data_ = lacks_validation_samples();
-  if (lacks_data_) return;
-  StepMetrics metrics{.loss = std::nanf(""), .grad_norm = std::nanf("")};  // there is none of step 0
-  validate(metrics);
-  if (!is_first() || !metrics.val_loss) return;
-  log(metrics);
-  print_to_stdout("step 0/{}  val {:.4f}\n", config_.train.steps, *metrics.val_loss);
+  if (metrics.val_loss) print_to_stdout("step {}/{}  val {:.4f}\n", done, config_.train.steps, *metrics.val_loss);
+  if (!metrics.tasks.empty()) print_to_stdout("{}\n", escaped(tasks_line(metrics, config_.train.steps)));
+  return 0;
 }
 
 bool Trainer::is_validation_requested() const {

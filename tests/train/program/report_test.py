@@ -132,6 +132,28 @@ def extras(train):
         return problems + ([] if harness.weights_hash(plain.out) == harness.weights_hash(result.out) else ["counting changes the weights"])
 
 
+def mixtures_and_tasks(train):
+    """Loads of experts and figures of tasks have curves."""
+    with Folder(train) as folder:
+        task = folder.path / "sun.jsonl"
+        task.write_text("".join(json.dumps({"prompt": "the sun", "choices": [" rises", " falls"], "answer": i}) + "\n" for i in (0, 1)))
+        result = folder.start(ranks=2, model__family="mixtral", model__kv_heads=1, model__hidden=16, model__experts=4, model__experts_per_token=2, model__balance_loss=0.01,
+                              run__validate_every=4, run__evaluate=f'["{task}"]')
+        metrics, data = harness.read_metrics(folder.path / "out"), data_of(folder.path / "out" / "report.html")
+        problems = [] if result.code == 0 else [str(result)]
+        for curve, worst in (("load_max", max), ("load_min", min), ("load_entropy", min)):
+            wanted = [worst(line["experts"][curve]) for line in metrics]
+            problems += [] if all(is_near(a, b) for a, b in zip(data["curves"][curve]["mean"], wanted)) else [f"{curve}: {data['curves'][curve]}, not {wanted}"]
+        problems += [] if data["tasks"] == {"sun": ["acc", "acc_norm"]} and data["curves"]["task/sun/acc"]["mean"] == [0.5, 0.5] else [f"tasks {data['tasks']}"]
+        scalars = tfevents.read(folder.path / "out" / EVENTS)
+        problems += [] if scalars.get("task/sun/acc") == {4: 0.5, 8: 0.5} else [f"events of tasks: {scalars.get('task/sun/acc')}"]
+        if browser := chromium.find():
+            points = {name: 8 for name in ("loss", "learning rate", "gradient norm", "tokens/s", "peak", "most", "least", "least of a mixture", "balance loss")}
+            shots = os.environ.get("REPORT_SHOTS")
+            problems += view_problems(browser, folder.path / "out" / "report.html", {**points, "validation": 2, "acc": 2, "acc_norm": 2}, shots and shots + "-tasks")
+        return problems
+
+
 def goes_on(train):
     """A run that was killed and goes on has each step once, in report and events, though the file of events was torn; until then its report says that it runs."""
     with Folder(train) as folder:
@@ -260,7 +282,7 @@ def long_run(train):
 
 def main():
     harness.begin()
-    code = harness.run_cases((written, extras, goes_on, states, commands, in_the_way, long_run))
+    code = harness.run_cases((written, extras, mixtures_and_tasks, goes_on, states, commands, in_the_way, long_run))
     if not chromium.find():
         print("skipped: no Chromium here, so the page was not opened (apt-get install chromium, or ZSHARD_CHROMIUM)")
     return code

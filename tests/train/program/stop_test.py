@@ -104,7 +104,7 @@ SAME = ("step", "loss", "grad_norm", "lr", "tokens", "val_loss")
 
 
 def numbers(run_dir):
-    return [{key: line.get(key) for key in SAME} for line in harness.read_metrics(run_dir)]
+    return [{key: line[key] for key in line if key in SAME or key.startswith("task/")} for line in harness.read_metrics(run_dir)]
 
 
 def goes_on_problems(command, folder, whole):
@@ -165,6 +165,23 @@ def within_a_validation(train, ranks, report):
     problems, result, lines = cut_short(train, ranks, keys, slow, in_validation)
     problems += [] if len(lines) == 1 and "val_loss" not in lines[0] else [f"the metrics when it stopped: {lines}"]
     report.case(f"within a validation, {ranks} ranks", problems, result)
+
+
+def within_tasks(train, ranks, report):
+    """The validation's loss is known, and what the tasks come to is not; the run that goes on makes up for both."""
+    slow = ";".join(f"tasks@rank=0,hit={hit}:delay=1000" for hit in range(1, 21))
+
+    def in_tasks(run):
+        wait_for_path(run / "metrics.jsonl")
+        time.sleep(4)
+
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as task:
+        task.writelines(json.dumps({"prompt": "the sun", "choices": [" rises", f" {i}"], "answer": 0}) + "\n" for i in range(30))
+        task.flush()
+        keys = {"run__validate_every": 1, "data__validation_fraction": 0.1, "run__evaluate": f'["{task.name}"]'}
+        problems, result, lines = cut_short(train, ranks, keys, slow, in_tasks)
+    problems += [] if len(lines) == 1 and not any(key == "val_loss" or key.startswith("task/") for key in lines[0]) else [f"the metrics when it stopped: {lines}"]
+    report.case(f"within tasks, {ranks} ranks", problems, result)
 
 
 def before_the_first_step(train, ranks, report):
@@ -235,7 +252,7 @@ def main():
         report.case(name, problems, result)
     if not words or "slurm_script" in words:
         slurm_script_case(train, report)
-    for case, places in ((within_a_step, (1, 3)), (within_an_accumulation, (3,)), (within_a_validation, (1, 3)), (before_the_first_step, (3,)), (in_time, ()), (nohup, ())):
+    for case, places in ((within_a_step, (1, 3)), (within_an_accumulation, (3,)), (within_a_validation, (1, 3)), (within_tasks, (2,)), (before_the_first_step, (3,)), (in_time, ()), (nohup, ())):
         if words and not any(word in case.__name__ for word in words):
             continue
         for ranks in places:

@@ -22,7 +22,7 @@ MODELS = {
     "gpt2": ("gpt2", "gpt2", {"eos_token": "<|endoftext|>"}),
     "llama": ("llama", "llama2", {"bos_token": "<s>", "eos_token": "</s>"}),
 }
-USAGE, DATASET, CANNOT_CREATE = 64, 65, 73
+USAGE, DATASET, CANNOT_CREATE, CONFIG = 64, 65, 73, 78
 TOLERANCE = 2e-5  # of a sum: f32 over up to 128 tokens, in another order
 
 
@@ -171,6 +171,46 @@ def bytes_case(train, folder, report):
     report.case("prompts and answers that are data", [] if result.out.startswith("loss ") else ["no loss"], result)
 
 
+def training_case(train, folder, report):
+    """Tasks of a run's validations: the figures of `evaluate` of each checkpoint, at any number of ranks, and the run's own numbers stay."""
+    config = tiny_run.write_files(folder)
+    keys = {"train__steps": 4, "run__validate_every": 2, "checkpoint__every": 2, "checkpoint__keep": 0, "train__deterministic": True, "model__context": 64}
+    run(folder, [train, config, *tiny_run.options(**keys, run__dir="without")])
+    wanted, tasks = harness.read_metrics(folder / "without"), folder / "tasks"
+    tasks.mkdir()
+    for name, lines in (("sun", [{"prompt": "the sun", "choices": [" rises", " falls", "zq"], "answer": i % 3} for i in range(7)]),
+                        ("river", [{"prompt": "the river", "answer": "the", "max_tokens": 3}] * 3)):
+        (tasks / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    files = [tasks / "sun.jsonl", tasks / "river.jsonl"]
+    seen = None
+    for ranks, more in ((1, {"run__validate_first": True}), (2, {"train__average": 0.9, "run__validate_average": True}), (3, {})):
+        out = f"with-{ranks}"
+        # Beside the configuration, too, files are found.
+        result = run(folder.parent, [train, config, *tiny_run.options(**keys, **more, run__dir=folder / out, run__evaluate='["tasks/sun.jsonl", "tasks/river.jsonl"]')], ranks)
+        metrics = harness.read_metrics(folder / out)
+        problems = [] if result.code == 0 else [f"exit code {result.code}"]
+        steps = [line for line in metrics if line["step"] > 0]
+        problems += [] if [line["loss"] for line in steps] == [line["loss"] for line in wanted] else ["other losses than without tasks"]
+        told = {line["step"]: {key: value for key, value in line.items() if key.startswith("task/")} for line in metrics}
+        problems += [] if [step for step in told if told[step]] == ([0, 2, 4] if ranks == 1 else [2, 4]) else [f"tasks in the steps {told}"]
+        problems += [] if all(line["allocations"] == 0 for line in steps[1:]) else ["tasks take memory that was not planned"]
+        for step in (2, 4):
+            checkpoint = run(folder, [train, "evaluate", f"{out}/checkpoints/step-{step}", *files])
+            figures = {f"task/{task}/{metric}": value for (task, metric), (_, value, _) in rows_of(checkpoint).items()}
+            near = figures.keys() == told[step].keys() and all(abs(told[step][key] - figures[key]) < 6e-5 for key in figures)
+            problems += [] if near and len(figures) == 3 else [f"step {step}: {told[step]}, evaluate says {figures}"]
+            problems += [] if f"step {step}/4  sun acc" in result.out and "; river exact_match" in result.out else ["standard output does not say it"]
+        seen = seen or told[4]
+        problems += [] if "average" in str(more) or told[4] == seen else ["other figures than of one rank"]
+        report.case(f"tasks while a run trains, {ranks} ranks", problems, result)
+    (tasks / "again").mkdir()
+    shutil.copy(files[0], tasks / "again")
+    for name, given, code, says in (("a task that is not there", ["no.jsonl"], DATASET, ["no.jsonl"]), ("data in place of a task", [config], DATASET, ["tiny.toml"]),
+                                    ("two tasks of a name", [files[0], tasks / "again" / "sun.jsonl"], CONFIG, ["run.evaluate", "sun"])):
+        listed = json.dumps([str(path) for path in given])
+        refusal(train, folder, report, name, [config, *tiny_run.options(**keys, run__dir="refused", run__evaluate=listed)], code, says)
+
+
 def main():
     train = pathlib.Path(sys.argv[1]).resolve()
     harness.become_subreaper()
@@ -181,6 +221,7 @@ def main():
         written_case(train, folder, report)
         refusal_cases(train, folder, report)
         bytes_case(train, folder, report)
+        training_case(train, folder, report)
     return report.exit_code()
 
 
