@@ -14,9 +14,6 @@
 namespace zs {
 namespace {
 
-/// x^2 < 2^(2 e + 2) for every element, so n of them stay below 2^63 when shift + 2 + log2(n) < 63.
-int fixed_point_shift(std::int64_t elements) { return 60 - std::bit_width(static_cast<std::uint64_t>(elements)); }
-
 /// A trained parameter that is in no unit, and whose gradient somebody has written.
 bool has_own_gradient(const Parameter& ignored) {
   return ignored.is_trainable() && ignored.grad().data != nullptr && ignored.is_grad_written();
@@ -37,6 +34,8 @@ void check_options(float max_norm, const NormOptions& options) {
 }
 
 }  // namespace
+
+int fixed_point_shift(std::int64_t elements) { return 60 - std::bit_width(static_cast<std::uint64_t>(elements)); }
 
 GradNorm::GradNorm(Executor& executor, const NormOptions& options) : executor_(executor), options_(options) {
   std::int64_t elements = 0;

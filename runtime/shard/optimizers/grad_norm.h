@@ -9,6 +9,10 @@
 
 namespace zs {
 
+/// Fixed-point bits that leave room for the squares of so many elements: x^2 < 2^(2 e + 2) for each, so that n of them
+/// stay below 2^63 when shift + 2 + log2(n) < 63.
+int fixed_point_shift(std::int64_t elements);
+
 /// Options of the norm: which one.
 struct NormOptions {
   /// (sum of |x|^power)^(1 / power): above 0; infinity (std::numeric_limits<float>::infinity()) is the largest |x|.

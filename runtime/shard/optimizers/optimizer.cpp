@@ -41,6 +41,7 @@ Optimizer::Optimizer(Executor& executor, const Definition& definition, const Opt
   counts_.make(executor, lr_scales);
   scalars_ = context.pool().acquire(sizeof(StepScalars), compute, "scalars");
   norm_.emplace(executor, NormOptions{.order_free = options.order_free});
+  if (definition.has_norms) norms_.emplace(executor);
   // Squares of a step's gradients, f64, lie there in backward, where no step is skipped
   skips_ = context.pool().acquire(size_of(DType::f64), compute, "scalars");
   context.launch({"zero_skips", {}, {skips()}},
@@ -73,6 +74,10 @@ void Optimizer::check_placement() const {
   for (const FlatParameter& unit : executor_.units()) {
     if (has_average() && unit.placement->options.residence.has_any())
       throw UsageError(fmt::format("{} with an average of the weights does not go with what the host keeps of unit {}",
+                                   name_, unit.name),
+                       "keep masters, gradients and moments on the device");
+    if (definition_.has_norms && unit.placement->options.residence.has_any())
+      throw UsageError(fmt::format("{} goes by norms of whole parameters, and the host keeps something of unit {}",
                                    name_, unit.name),
                        "keep masters, gradients and moments on the device");
     if (definition_.is_apart && unit.placement->is_partitioned())
@@ -158,8 +163,14 @@ std::vector<Optimizer::Part> Optimizer::parts(std::size_t unit, bool are_apart, 
     if (slot == kNotUpdated || is_apart != are_apart) continue;
     const auto part = [&](const Buffer& all) { return all.slice(range.offset, range.count); };
     const Buffer copy = compute_copy.empty() ? Buffer{} : part(compute_copy);
-    Slice slice{part(here.master),  part(here.grad), is_cast ? Buffer{} : copy, {}, scalars(slot),
-                range.weight_decay, range.part()};
+    Slice slice{part(here.master),
+                part(here.grad),
+                is_cast ? Buffer{} : copy,
+                {},
+                scalars(slot),
+                range.weight_decay,
+                range.part(),
+                norms_ ? norms_->of(unit, range.view) : Buffer{}};
     for (std::size_t which = 0; which < here.states.size(); ++which) {
       const std::int64_t offset = range.state_offsets[which];
       slice.state.push_back(offset < 0 ? Buffer{} : here.states[which].slice(offset, count_of(which, range)));
@@ -200,7 +211,7 @@ Optimizer::UnitUpdate Optimizer::of_each(Update update) {
 
 std::vector<UpdateRange> Optimizer::Slice::ranges_of(const std::vector<Slice>& slices) {
   std::vector<UpdateRange> ranges;
-  for (const auto& [master, grad, copy, state, scalars, weight_decay, part] : slices)
+  for (const auto& [master, grad, copy, state, scalars, weight_decay, part, norms] : slices)
     ranges.push_back({master, grad, copy, state.empty() ? Buffer{} : state[0], state.size() < 2 ? Buffer{} : state[1],
                       scalars, weight_decay});
   return ranges;
@@ -237,6 +248,7 @@ void Optimizer::launch_update(std::size_t unit, const Held& held) const {
     info.writes.push_back(state);
   }
   info.reads.push_back(all_scalars());
+  if (norms_) info.reads.push_back(norms_->all());
   launch_parts(std::move(info), std::move(own), update_);
 }
 
@@ -275,6 +287,7 @@ void Optimizer::update(const Buffer& weight) {
     else if (flat.grad_is_written)
       (is_updated_on_host(unit) ? now_on_host : now).push_back(unit);
   }
+  if (norms_) take_norms(now);
   update_units(now);
   update_on_host_now(now_on_host);
   if (definition_.is_apart) {

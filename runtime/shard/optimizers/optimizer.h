@@ -11,6 +11,7 @@
 #include "runtime/base/name_pattern.h"
 #include "runtime/shard/execute/executor.h"
 #include "runtime/shard/optimizers/grad_norm.h"
+#include "runtime/shard/optimizers/parameter_norms.h"
 #include "runtime/shard/optimizers/update_counts.h"
 
 namespace zs {
@@ -128,7 +129,7 @@ class Optimizer {
   Buffer state(std::size_t which, std::size_t unit) const;
   /// True if a parameter of a unit has that state.
   bool has_state(std::size_t which, std::size_t unit, std::size_t parameter) const {
-    return of_unit(unit).has_state.at(which).at(parameter);
+    return units_.at(unit).has_state.at(which).at(parameter);
   }
   StateForm form(std::size_t which) const {
     return which < definition_.forms.size() ? definition_.forms[which] : StateForm{};
@@ -141,7 +142,7 @@ class Optimizer {
   bool is_of_all(std::size_t which, std::size_t unit) const;
   /// All of one that this rank holds, in its form, wherever it is kept; empty where no parameter of this rank has it.
   Buffer kept_state(std::size_t which, std::size_t unit) const {
-    const Memory& state = of_unit(unit).state.at(which);
+    const Memory& state = units_.at(unit).state.at(which);
     return state ? all_of(which, state) : Buffer{};
   }
   /// Part of a state for elements that this rank holds: one of FlatParameter::held_segments(), by its place there, or
@@ -176,6 +177,9 @@ class Optimizer {
     std::function<bool(const FlatView& parameter)> is_apart = {};
     std::optional<Evaluation> evaluation = {};  ///< none: the masters are the weights for use
     StepCorrection correction = {};             ///< scalars of a step that follow from the number of updates
+    /// True if slices have Slice::norms, as LAMB and LARS need them. Not for units of which the host keeps something,
+    /// nor in backward: a UsageError.
+    bool has_norms = false;
     /// True if checkpoints have UpdateCount::squared_lr.
     bool sums_squared_lr() const { return correction.kind == StepCorrection::Kind::schedule_free; }
   };
@@ -192,16 +196,24 @@ class Optimizer {
     Buffer scalars;             ///< as StepScalars
     float weight_decay;
     ElementRuns part;  ///< place of these elements in the parameter
+    /// f32 (2): norms of the whole parameter, of its weights, and of what slice_direction() has left in the gradient's
+    /// place. The same bits on every rank, in every layout and strategy. Empty without Definition::has_norms.
+    Buffer norms = {};
     /// Ranges, as kernels that have two moments at most take them.
     static std::vector<UpdateRange> ranges_of(const std::vector<Slice>& slices);
     /// Scalars on a CPU device.
     const StepScalars& step() const { return *static_cast<const StepScalars*>(scalars.data); }
+    float weight_norm() const { return norms.as<float>()[0]; }     ///< likewise
+    float direction_norm() const { return norms.as<float>()[1]; }  ///< likewise
   };
   /// Called on the compute stream for each slice. The gradient is as reduced: it takes it times
   /// StepScalars::clip_coefficient, and leaves all as it is where StepScalars::skip is not 0. An element's update
   /// depends on nothing but it. Where `copies` says so it writes `copy` too.
   using Update = std::function<void(ExecContext& exec, const Slice& slice)>;
   virtual Update slice_update() const { return {}; }
+  /// Work before the norms are taken, where Definition::has_norms is: it may write the direction of the update into
+  /// Slice::grad, and the state. By default the norm is the gradient's, as reduced. A step that is skipped has none.
+  virtual Update slice_direction() const { return {}; }
   /// Update of all slices of a unit together, which a GPU's kernel takes in one launch; else slice_update's, one after
   /// the other.
   using UnitUpdate = std::function<void(ExecContext& exec, const std::vector<Slice>& slices)>;
@@ -237,7 +249,7 @@ class Optimizer {
   bool has_window(std::size_t unit) const { return executor_.units().at(unit).placement->options.residence.has_any(); }
   /// True if the update that is being made is of the parameter.
   bool is_updated(std::size_t unit, std::size_t parameter) const {
-    return of_unit(unit).slots.at(parameter) != kNotUpdated;
+    return units_.at(unit).slots.at(parameter) != kNotUpdated;
   }
   /// Enqueues `update` of each on compute, and the copies after it.
   void launch_parts(OpInfo info, std::vector<Part> parts, const UnitUpdate& update) const;
@@ -276,8 +288,6 @@ class Optimizer {
     Buffer master, grad;
     std::vector<Buffer> states;  // as Definition::state; empty where nobody here has it
   };
-  const Unit& of_unit(std::size_t unit) const { return units_.at(unit); }
-  std::int64_t held_elems(std::size_t unit) const { return executor_.units().at(unit).layout->held_elems(); }
   const ParameterGroup* group_of(const std::string& name) const;
   void check_numbers() const;
   void check_groups() const;
@@ -313,6 +323,7 @@ class Optimizer {
   void update_on_host_now(const std::vector<std::size_t>& units);
   Held held_of(std::size_t unit, const HostLink::Window& window) const;
   std::vector<Part> parts(std::size_t unit, bool are_apart, const Held& held) const;
+  void take_norms(const std::vector<std::size_t>& units);
   void check_placement() const;
   void check_in_backward() const;
   void count_skipped(const Buffer& weight);
@@ -340,6 +351,7 @@ class Optimizer {
   std::vector<Unit> units_;
   std::vector<Slot> slots_;
   std::optional<GradNorm> norm_;
+  std::optional<ParameterNorms> norms_;  // none without Definition::has_norms
   Memory scalars_, skips_;
   UpdateCounts counts_;
   HostLink::Window ahead_;  // window of the unit whose update is left, and comes next

@@ -61,6 +61,8 @@ void Optimizer::check_in_backward() const {
   }
   if (has_average())
     refuse("with an average of the weights, which is updated behind it", "set average = 0, or leave in_backward out");
+  if (definition_.has_norms)
+    refuse("goes by norms of whole parameters, which are known behind it", "leave in_backward out");
   if (definition_.is_apart) refuse("updates by what ranks exchange behind it", "leave in_backward out");
 }
 

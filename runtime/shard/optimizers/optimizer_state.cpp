@@ -55,23 +55,23 @@ std::int64_t Optimizer::place_states(Unit& made, const FlatParameter& unit, std:
 }
 
 bool Optimizer::is_of_all(std::size_t which, std::size_t unit) const {
-  const std::vector<bool>& has = of_unit(unit).has_state.at(which);
+  const std::vector<bool>& has = units_.at(unit).has_state.at(which);
   return form(which) == StateForm{} && std::find(has.begin(), has.end(), false) == has.end();
 }
 
 std::int64_t Optimizer::state_bytes(std::size_t unit) const {
   std::int64_t bytes = 0;
-  for (const Memory& state : of_unit(unit).state) bytes += state ? state.bytes() : 0;
+  for (const Memory& state : units_.at(unit).state) bytes += state ? state.bytes() : 0;
   return bytes;
 }
 
 Buffer Optimizer::state(std::size_t which, std::size_t unit) const {
   ZS_CHECK(is_of_all(which, unit), "some parameters of unit {} have no {}", unit, state_names_.at(which));
-  return of_unit(unit).state.at(which).buffer(DType::f32, held_elems(unit));
+  return units_.at(unit).state.at(which).buffer(DType::f32, executor_.units().at(unit).layout->held_elems());
 }
 
 Buffer Optimizer::state_of(std::size_t which, std::size_t unit, std::size_t segment, const Buffer& all) const {
-  const Range& range = of_unit(unit).held.at(segment);
+  const Range& range = units_.at(unit).held.at(segment);
   const std::int64_t offset = range.state_offsets.at(which);
   return offset < 0 ? Buffer{} : all.slice(offset, count_of(which, range));
 }
