@@ -49,6 +49,17 @@ void together(World& world, const std::function<void()>& body) {
   if (agreement.code != 0) throw decode(agreement.message, agreement.code);
 }
 
+std::string Difference::str() const {
+  return fmt::format("rank {} {}, rank {} {}", first.rank, first.message, other.rank, other.message);
+}
+
+std::optional<Difference> difference(World& world, const std::string& own) {
+  Difference found{world.agree(1, own), {}};
+  found.other = world.agree(own == found.first.message ? 0 : 1, own);
+  if (found.other.code == 0) return std::nullopt;
+  return found;
+}
+
 std::string from_owner(World& world, bool is_owner, const std::string& text) {
   constexpr std::size_t kMessageBytes = 1000;  // bytes that World::agree carries
   std::string whole;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "comm/world.h"
@@ -17,6 +18,15 @@ class AgreedError final : public Error {
 /// Runs `body` on every rank and waits for all; when it threw on any, every rank throws the AgreedError of the lowest
 /// of them. `body` has nothing collective in it.
 void together(World& world, const std::function<void()>& body);
+
+/// Two ranks that gave different texts, and these.
+struct Difference {
+  World::Agreement first, other;
+  /// "rank 0 ..., rank 1 ..."
+  std::string str() const;
+};
+/// Collective: whether every rank gives the same text (of at most 1000 bytes); else two of the ranks, the same on all.
+std::optional<Difference> difference(World& world, const std::string& own);
 
 /// Collective: the text of the rank that owns it, the lowest of several, on every rank, however long.
 std::string from_owner(World& world, bool is_owner, const std::string& text);

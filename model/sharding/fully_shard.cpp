@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <functional>
 
+#include "comm/together.h"
 #include "runtime/base/name_pattern.h"
+#include "runtime/base/random.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/base/usage_error.h"
 
@@ -51,6 +53,35 @@ class Policies {
   std::vector<bool> is_used_;
 };
 
+/// A line for each parameter, in the order of modules.
+void add_lines(const Module& module, std::vector<std::string>& lines) {
+  const std::string unit = module.own_policy() ? ", of the unit " + module.path() : "";
+  for (const auto& parameter : module.own_parameters())
+    lines.push_back(fmt::format("has {} {}{}", parameter->name(), parameter->shape().str(), unit));
+  for (const Module* child : module.children()) add_lines(*child, lines);
+}
+
+/// Ranks whose models differ would make units, and memory that they share, of different numbers.
+void check_models_alike(const Module& root, World& world) {
+  if (world.size() == 1) return;
+  std::vector<std::string> lines;
+  add_lines(root, lines);
+  std::uint64_t hash = lines.size();
+  for (const std::string& line : lines) hash = mix64(hash ^ hash_name(line));
+  if (!difference(world, fmt::to_string(hash))) return;
+  for (std::size_t i = 0;; ++i) {
+    constexpr std::size_t kMostBytes = 300;
+    const auto found = difference(world, i < lines.size() ? lines[i].substr(0, kMostBytes) : "has no more parameters");
+    if (found) {
+      throw Error(ExitCode::ranks_disagree, "the ranks' models differ: " + found->str(), {},
+                  "make the same modules on every rank");
+    }
+    if (i >= lines.size()) break;
+  }
+  throw Error(ExitCode::ranks_disagree, "the ranks' models differ in long names of parameters", {},
+              "make the same modules on every rank");
+}
+
 }  // namespace
 
 void fully_shard(Module& module, const UnitPolicy& policy) {
@@ -75,6 +106,7 @@ ShardedModel fully_shard(Module& root, Context& context, World& world, const Ful
         "shard a model once, and in one runtime at a time");
   }
   auto runtime = std::make_unique<ShardedRuntime>(context, world, options.shard);
+  check_models_alike(root, world);
   ShardedModel model(root, std::move(runtime));
   const bool are_marked = has_marked(root);
   if (options.plan) {

@@ -8,6 +8,7 @@
 
 #include "model/nn/batch_norm.h"
 #include "model/nn/linear.h"
+#include "model/nn/module_list.h"
 #include "model/sharding/fully_shard.h"
 #include "runtime/shard/checkpoint/checkpoint.h"
 #include "runtime/shard/optimizers/sgd.h"
@@ -218,6 +219,31 @@ TEST_CASE("ranks that shard a model differently are told so before they share me
   });
   for (const std::string& message : messages)
     CHECK_THAT(message, Contains("72: ") && Contains("rank 0 by strategy zero3") && Contains("rank 1 by"));
+}
+
+TEST_CASE("ranks whose models differ are told the first parameter that does, before they share memory") {
+  struct Lists : Layer<Lists> {
+    explicit Lists(std::int64_t width, int count, bool is_unit) {
+      for (int i = 0; i < count; ++i) list.add(4, width);
+      if (is_unit) fully_shard(list[0]);
+    }
+    ModuleList<Linear>& list = make_child<ModuleList<Linear>>("list");
+  };
+  const auto differing = GENERATE(0, 1, 2);
+  CAPTURE(differing);
+  const auto messages = on_ranks(2, [&](World& world) {
+    const bool is_odd = world.rank() == 1;
+    const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+    Context context(*device);
+    Lists net(is_odd && differing == 0 ? 5 : 3, is_odd && differing == 1 ? 3 : 2, is_odd && differing == 2);
+    return coded_message_of([&] { const ShardedModel model = fully_shard(net, context, world); });
+  });
+  const std::vector<std::string> words = {
+      "rank 0 has list.0.weight (3, 4), rank 1 has list.0.weight (5, 4)",
+      "rank 0 has no more parameters, rank 1 has list.2.weight (3, 4)",
+      "rank 0 has list.0.weight (3, 4), rank 1 has list.0.weight (3, 4), of the unit list.0"};
+  for (const std::string& message : messages)
+    CHECK_THAT(message, Contains("72: ") && Contains(words[static_cast<std::size_t>(differing)]));
 }
 
 TEST_CASE("ranks that save into different folders, or different steps, are told so, and leave nothing") {

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "comm/together.h"
 #include "runtime/base/random.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/base/usage_error.h"
@@ -116,17 +117,14 @@ void check_writes_are_seen(const FlatParameter& unit, bool checks_writes) {
 /// Collective, blocks the host.
 const ShardOptions& agreed(const ShardOptions& options, World& world) {
   const std::string own =
-      fmt::format("strategy {}, zero_copy = {}, checks_writes = {}",
+      fmt::format("by strategy {}, zero_copy = {}, checks_writes = {}",
                   options.scheme.mesh ? std::string("of a mesh") : name_of(options.scheme.strategy), options.zero_copy,
                   options.checks_writes) +
       (options.frozen_format != nullptr ? fmt::format(", frozen_format {}", options.frozen_format->name) : "");
-  const World::Agreement first = world.agree(1, own);
-  const World::Agreement other = world.agree(own == first.message ? 0 : 1, own);
-  if (other.code == 0) return options;
-  throw Error(ExitCode::ranks_disagree,
-              fmt::format("the ranks shard the model differently: rank {} by {}; rank {} by {}", first.rank,
-                          first.message, other.rank, other.message),
-              {}, "give fully_shard() the same options on every rank");
+  const std::optional<Difference> found = difference(world, own);
+  if (!found) return options;
+  throw Error(ExitCode::ranks_disagree, "the ranks shard the model differently: " + found->str(), {},
+              "give fully_shard() the same options on every rank");
 }
 
 void check_frozen_dtype(std::optional<DType> dtype) {
