@@ -105,6 +105,24 @@ LD_LIBRARY_PATH=$lib ./gpt gpt-checkpoints/step-40 | tee -a example.log
 awk '/step 1:/ && $NF < 4 || /step 40:/ && $NF > 3 || /step (41|80):/ && $NF > 2.9 { exit wrong = 1 } { seen++ } END { exit wrong || seen != 6 }' example.log ||
   { echo 'the program of the tutorial does not learn, or does not go on' >&2; exit 1; }
 
+# The study of the second tutorial: its program with two ranks, and its plot where the Python module was built.
+page=$here/../../docs/tutorial-research.md
+sed -n '/^```cpp$/,/^```$/{/^```/!p}' "$page" >story.cpp
+# shellcheck disable=SC2046
+c++ -std=c++20 -Wall -Wextra -Wno-stringop-overflow -O2 story.cpp -o story.bin $(ask --cflags --libs)
+rm -rf story
+LD_LIBRARY_PATH=$lib mpirun -q --oversubscribe -np 2 ./story.bin | tee example.log
+awk '/^softmax:/ && $2 < 0.8 || /^decay:/ && $2 > 0.6 { exit wrong = 1 } { seen++ } END { exit wrong || seen != 2 }' example.log ||
+  { echo 'the study of the second tutorial comes to something else' >&2; exit 1; }
+module=$(find "$prefix" -name '_zshard*.so' -printf '%h\n')
+if [ -n "$module" ]; then
+  sed -n '/^```python$/,/^```$/{/^```/!p}' "$page" >plot.py
+  PYTHONPATH=${module%/zshard} /usr/bin/python3 plot.py | tee example.log
+  [ "$(grep -cE '^(softmax|decay): 0[.][0-9]+, keys \(16, 32\) of length [0-9.]+, a moment of \(16, 32\)$' example.log)" = 2 ] &&
+    [ "$(/usr/bin/python3 -c 'import re; from xml.dom.minidom import parse; print(*(len(c.getAttribute("points").split()) for c in parse("story/right.svg").getElementsByTagName("polyline")))')" = '20 20' ] ||
+    { echo 'the plot of the second tutorial is another' >&2; exit 1; }
+fi
+
 # What is wrong ends every rank with one line, and the error's exit code: here the folder of a checkpoint that is there.
 code=0
 LD_LIBRARY_PATH=$lib mpirun -q --oversubscribe -np 2 ./lstm >/dev/null 2>example.err || code=$?
