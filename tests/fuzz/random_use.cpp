@@ -97,6 +97,8 @@ Use draw_use(std::uint64_t seed) {
   use.seed = seed;
   for (int i = 0, count = 1 + random.below(4); i < count; ++i)
     use.pieces.push_back({static_cast<Kind>(random.below(kKinds)), !random.one_in(3)});
+  for (PieceSpec& piece : use.pieces)
+    if (piece.is_unit && random.one_in(6)) piece.scheme = random.of(main_schemes());
   use.optimizer = random.of<std::string>({"adamw", "sgd", "lion", "adamw8bit", "muon", "schedule_free", "scaled"});
   use.clip = random.one_in(2) ? 0 : 0.5f;
   use.average = random.one_in(5) && use.optimizer != "schedule_free" ? 0.9f : 0;
@@ -119,7 +121,8 @@ std::string Use::describe() const {
   std::string text = fmt::format("seed {}: {} ranks, {}, {}, {} steps, {}", seed, way.ranks, way.scheme, optimizer,
                                  steps, zs::name_of(param));
   for (const PieceSpec& piece : pieces)
-    text += fmt::format(", {}{}", test::name_of(piece.kind), piece.is_unit ? "" : " in the root");
+    text += fmt::format(", {}{}", test::name_of(piece.kind), piece.is_unit ? "" : " in the root") +
+            (piece.scheme.empty() ? "" : " as " + piece.scheme);
   if (is_reduced_once) text += "; NoSync";
   for (const Event event : events) text += fmt::format("; {}", test::name_of(event));
   return text;
@@ -127,6 +130,7 @@ std::string Use::describe() const {
 
 Use Use::plain() const {
   Use one = *this;
+  for (PieceSpec& piece : one.pieces) piece.scheme.clear();
   one.way = {.ranks = is_reduced_once ? way.ranks : 1, .options = {.division = kDivision}};
   return one;
 }
@@ -184,8 +188,12 @@ Tensor RandomNet::forward(const Tensor& ids) {
 
 UseTrainer::UseTrainer(Job& of_job, const Use& of_use)
     : job(of_job), use(of_use), net(std::make_unique<RandomNet>(of_use.pieces)) {
-  for (std::size_t i = 0; i < use.pieces.size(); ++i)
-    if (use.pieces[i].is_unit) fully_shard(net->pieces[static_cast<std::int64_t>(i)]);
+  for (std::size_t i = 0; i < use.pieces.size(); ++i) {
+    const PieceSpec& piece = use.pieces[i];
+    UnitPolicy policy;
+    if (!piece.scheme.empty()) policy.scheme = scheme_of(piece.scheme, use.way.ranks);
+    if (piece.is_unit) fully_shard(net->pieces[static_cast<std::int64_t>(i)], policy);
+  }
   FullyShardOptions options{.shard = use.way.options};
   options.shard.scheme = scheme_of(use.way.scheme, use.way.ranks);
   options.shard.scheme.deterministic = true;

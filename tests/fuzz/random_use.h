@@ -59,6 +59,7 @@ const char* name_of(Kind kind);
 struct PieceSpec {
   Kind kind;
   bool is_unit = true;
+  std::string scheme = {};  // of a unit that is placed otherwise than the rest
 };
 
 /// Event before a step.
