@@ -322,7 +322,7 @@ inline std::int64_t logits_of_targets(const Buffer& logits, const Buffer& target
   require("targets", targets, DType::i32, kMakeIds);
   ZS_CHECK(rows > 0 && logits.elems % rows == 0, "{} logits for {} targets", logits.elems, rows);
   const std::int64_t stride = logits.elems / rows;
-  ZS_CHECK(classes > 0 && classes <= stride, "{} classes in rows of {}", classes, stride);
+  ZS_CHECK(classes >= 0 && classes <= stride, "{} classes in rows of {}", classes, stride);
   return stride;
 }
 

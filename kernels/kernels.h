@@ -9,6 +9,7 @@
 #include "kernels/dynamic_code.h"
 #include "kernels/expert_kernels.h"
 #include "kernels/map_op.h"
+#include "kernels/no_target.h"
 #include "kernels/rotary_angle.h"
 #include "kernels/update_rules.h"
 #include "runtime/base/buffer.h"
@@ -315,16 +316,16 @@ struct KernelTable {
   void (*attention_cached)(ExecContext& ctx, Buffer out, Buffer scores, Buffer qkv, Buffer cache,
                            const AttentionDims& dims, std::int64_t first);
 
-  /// Rows of logits f32 (rows, stride) of which the first `classes` columns count; targets i32 (rows).
-  /// losses f32 (rows) := logsumexp(row) - row[target]; lse f32 (rows)
+  /// Rows of logits f32 (rows, stride) of which the first `classes` columns count; targets i32 (rows), kNoTarget for
+  /// none of them. losses f32 (rows) := logsumexp(row) - row[target], without a target logsumexp(row); lse f32 (rows)
   void (*cross_entropy_forward)(ExecContext& ctx, Buffer losses, Buffer lse, Buffer logits, Buffer targets,
                                 std::int64_t classes);
   /// dlogits (rows, stride; f32 or bf16; may be logits when f32) := (exp(logit - lse) - [col == target]) * factor *
-  /// dloss[0], zero in the masked columns; dloss f32 (1)
+  /// dloss[0], zero in the masked columns; dloss f32 (1); targets as above
   void (*cross_entropy_backward)(ExecContext& ctx, Buffer dlogits, Buffer logits, Buffer lse, Buffer targets,
                                  Buffer dloss, std::int64_t classes, float factor);
   /// Both in one reading of memory: losses as cross_entropy_forward has them, of logits f32 or bf16, which then hold
-  /// dlogits. On GPUs; null: the two above do it.
+  /// dlogits; each row has a target. On GPUs; null: the two above do it.
   void (*cross_entropy_in_place)(ExecContext& ctx, Buffer losses, Buffer logits, Buffer targets, Buffer dloss,
                                  std::int64_t classes, float factor);
   /// out f32 (1) := factor * sum of in f32 (n), carried in f64 in a fixed order

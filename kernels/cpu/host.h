@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "kernels/cpu/isa.h"
@@ -25,7 +26,8 @@ float* floats_of(const Buffer& buffer);
 /// The op's scratch, at most what it has declared.
 inline float* scratch(ExecContext& ctx, std::int64_t bytes) { return static_cast<float*>(ctx.scratch(bytes)); }
 /// Every index lies in [0, limit).
-void check_indices(const char* what, const std::int32_t* indices, std::int64_t count, std::int64_t limit);
+void check_indices(const char* what, const std::int32_t* indices, std::int64_t count, std::int64_t limit,
+                   std::optional<std::int32_t> but = {});
 /// gradient := sums + beta * gradient; for beta 0 what it holds is not read.
 void store_gradient(ExecContext& ctx, const Buffer& gradient, float* sums, float beta);
 

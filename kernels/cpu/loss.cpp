@@ -49,12 +49,13 @@ void backward_row(const CrossEntropy& args, std::int64_t row, bool is_streamed) 
   T* dx = elements<T>(args.dlogits) + row * args.stride;
   const float lse = args.lse[row], factor = args.factor;
   const std::int64_t target = args.targets[row];
-  const float at_target = (exp_of(x[target] - lse) - 1.0f) * factor;
+  const bool has_target = target != kNoTarget;
+  const float at_target = has_target ? (exp_of(x[target] - lse) - 1.0f) * factor : 0.0f;
   store_range<Order::in_line>(dx, 0, args.classes, is_streamed, [=](std::int64_t c, auto part) {
     fetch_ahead(x + c, part);
     return each([](Vec v) { return exp_of(v); }, load(x + c, part) - lse) * factor;
   });
-  dx[target] = from_float<T>(at_target);
+  if (has_target) dx[target] = from_float<T>(at_target);
   for (std::int64_t c = args.classes; c < args.stride; ++c) dx[c] = T{};
 }
 
@@ -64,7 +65,8 @@ void cross_entropy_forward(int threads, const CrossEntropy& args) {
       const float* x = args.logits + row * args.stride;
       const double lse = log_sum_exp(x, args.classes);
       args.lse[row] = static_cast<float>(lse);
-      args.losses[row] = static_cast<float>(lse - static_cast<double>(x[args.targets[row]]));
+      const std::int32_t target = args.targets[row];
+      args.losses[row] = static_cast<float>(target == kNoTarget ? lse : lse - static_cast<double>(x[target]));
     }
   });
 }
@@ -99,7 +101,7 @@ namespace {
 
 CrossEntropy cross_entropy_args(const Buffer& lse, const Buffer& logits, const Buffer& targets, std::int64_t classes) {
   const std::int64_t rows = targets.elems, stride = checks::cross_entropy(lse, logits, targets, classes);
-  check_indices("target", targets.as<std::int32_t>(), rows, classes);
+  check_indices("target", targets.as<std::int32_t>(), rows, classes, kNoTarget);
   return {.losses = nullptr,
           .lse = floats_of(lse),
           .logits = floats_of(logits),

@@ -43,9 +43,10 @@ float* floats_of(const Buffer& buffer) {
   return buffer.as<float>();
 }
 
-void check_indices(const char* what, const std::int32_t* indices, std::int64_t count, std::int64_t limit) {
+void check_indices(const char* what, const std::int32_t* indices, std::int64_t count, std::int64_t limit,
+                   std::optional<std::int32_t> but) {
   for (std::int64_t i = 0; i < count; ++i)
-    if (indices[i] < 0 || indices[i] >= limit)
+    if ((indices[i] < 0 || indices[i] >= limit) && indices[i] != but)
       throw UsageError(
           fmt::format("{} {} is {}, expected [0, {})", what, i, indices[i], limit),
           "give numbers of lines, rows or classes that there are; targets that do not count are named as ignored");

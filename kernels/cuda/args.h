@@ -5,6 +5,7 @@
 #include "kernels/accumulators.h"
 #include "kernels/dynamic_code.h"
 #include "kernels/map_op.h"
+#include "kernels/no_target.h"
 #include "kernels/rotary_angle.h"
 #include "kernels/update_rules.h"
 

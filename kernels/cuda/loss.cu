@@ -79,7 +79,8 @@ template <class P>
 __device__ void cross_entropy_forward(const CrossEntropyArgs& args) {
   const std::int64_t row = blockIdx.x;
   const std::int32_t target = args.targets[row];
-  if (target < 0 || target >= args.classes) __trap();
+  const bool has_target = target != kNoTarget;
+  if (has_target && (target < 0 || target >= args.classes)) __trap();
   float mine = -INFINITY;
   for_each_logit<P>(args, [&](float x) { mine = larger_float(mine, x); });
   const float largest = block_reduce(mine, larger_float);
@@ -88,8 +89,8 @@ __device__ void cross_entropy_forward(const CrossEntropyArgs& args) {
   const double lse = static_cast<double>(largest) + log(block_reduce(sum, plus_double));
   if (threadIdx.x != 0) return;
   args.lse[row] = static_cast<float>(lse);
-  args.losses[row] =
-      static_cast<float>(lse - static_cast<double>(static_cast<const float*>(args.logits)[row * args.stride + target]));
+  const float at_target = has_target ? static_cast<const float*>(args.logits)[row * args.stride + target] : 0.0f;
+  args.losses[row] = static_cast<float>(lse - static_cast<double>(at_target));
 }
 
 /// dlogits may be logits: each thread writes what it alone has read.
@@ -100,7 +101,7 @@ __device__ void cross_entropy_backward(const CrossEntropyArgs& args) {
                      first = row * args.stride;
   if (row >= args.rows) return;
   const std::int64_t target = args.targets[row];
-  if (target < 0 || target >= args.classes) __trap();
+  if (target != kNoTarget && (target < 0 || target >= args.classes)) __trap();
   const float lse = args.lse[row], factor = args.factor * args.dloss[0];
   float x[kRowElems];
   P::template load<float>(args.logits, first + begin, first + args.stride, x);

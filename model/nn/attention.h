@@ -44,6 +44,8 @@ class Attention : public Layer<Attention> {
   /// The two halves of forward, for who recomputes the first. What the heads gather: (B, T, heads head_dim).
   Tensor heads(const Tensor& x, const Documents& documents = {}, const Tensor& mask = {});
   Tensor out_proj(const Tensor& gathered);
+  /// True if its norms of queries and keys are of all heads together.
+  bool has_norm_of_all_heads() const { return q_norm_ != nullptr && options_.has_qk_norm_of_all; }
   /// Sets the cache: from here on a forward is of the tokens of one sequence, (1, T, C), that follow those which the
   /// cache has seen. It keeps their keys and values there, and records no gradient; they are all of one document. Null:
   /// as before. UsageError in a forward that has a mask, or is not causal.

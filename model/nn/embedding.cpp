@@ -1,6 +1,10 @@
 #include "model/nn/embedding.h"
 
+#include "model/nn/tensor_partition.h"
 #include "runtime/base/usage_error.h"
+#include "runtime/shard/collectives/collectives.h"
+#include "runtime/tensor/arithmetic.h"
+#include "runtime/tensor/pointwise.h"
 
 namespace zs {
 
@@ -11,8 +15,37 @@ Embedding::Embedding(std::string path, std::int64_t rows, std::int64_t width, In
                      "name one of its rows");
 }
 
+namespace {
+
+/// i32 (B, T): the row of the positions' table that is added to each token.
+Tensor positions_of(const Tensor& ids, std::int64_t first, const Documents& documents) {
+  const std::int64_t batch = ids.shape()[0], tokens = ids.shape()[1];
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(batch * tokens));
+  for (const Documents::Run& run : documents.runs("embedding", batch, tokens))
+    for (std::int64_t i = 0; i < run.tokens(); ++i)
+      positions[static_cast<std::size_t>(run.first + i)] = static_cast<std::int32_t>(first + i % run.length);
+  return Tensor::from_host(ids.context(), ids.shape(), std::move(positions));
+}
+
+}  // namespace
+
+Tensor Embedding::sum_of_rows(Communicator& ranks, const Tensor& ids) {
+  const std::int64_t rows = weight_.shape()[0], before = weight_.part().index * rows;
+  const Tensor own = ids - static_cast<float>(before);
+  const Tensor is_here = mul(ge(own, 0.0f), lt(own, static_cast<float>(rows)));
+  const std::int64_t padding = padding_ >= before && padding_ < before + rows ? padding_ - before : -1;
+  const Tensor found = embedding(where(is_here, own, 0.0f), weight_, nullptr, 0, {}, padding);
+  const Tensor part = where(is_here.reshape({ids.shape()[0], ids.shape()[1], 1}), cast(found, DType::f32), 0.0f);
+  return cast(sum_of_parts(ranks, part), found.dtype());
+}
+
 Tensor Embedding::forward(const Tensor& ids, Embedding* positions, std::int64_t first, const Documents& documents) {
   const ForwardScope of_positions = positions != nullptr ? positions->enter() : ForwardScope(nullptr, 0);
+  if (Communicator* const ranks = find_part_ranks(*this, weight_)) {
+    const Tensor sum = sum_of_rows(*ranks, ids);
+    if (positions == nullptr) return output(sum);
+    return output(add(sum, embedding(positions_of(ids, first, documents), positions->weight_, nullptr)));
+  }
   return output(
       embedding(ids, weight_, positions != nullptr ? &positions->weight_ : nullptr, first, documents, padding_));
 }

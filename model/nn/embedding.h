@@ -5,6 +5,9 @@
 namespace zs {
 
 /// Rows of a table by their numbers: "weight" (rows, width).
+///
+/// Its unit's Partition may cut it on dim 0 over an axis whose ranks read the same data: each rank looks up its rows,
+/// and the sum over the ranks, of f32, is alike on each.
 class Embedding : public Layer<Embedding> {
  public:
   /// Looking up row `padding` gives it no gradient; -1: there is no such row.
@@ -20,6 +23,9 @@ class Embedding : public Layer<Embedding> {
   Parameter& weight() { return weight_; }
 
  private:
+  /// (B, T, C) of ids whose rows ranks have parts of.
+  Tensor sum_of_rows(Communicator& ranks, const Tensor& ids);
+
   Parameter& weight_;
   std::int64_t padding_;
 };

@@ -4,6 +4,8 @@
 #include <functional>
 #include <memory>
 
+#include "model/nn/tensor_partition.h"
+#include "runtime/shard/collectives/collectives.h"
 #include "runtime/tensor/autograd.h"
 
 namespace zs {
@@ -28,6 +30,29 @@ Tensor with_routers(const Tensor& loss, const std::shared_ptr<RouterPass>& pass,
 
 }  // namespace
 
+void LanguageModel::check_input(const char* what, const Tensor& ids) const {
+  if (owner() == nullptr) return;
+  const auto& groups = owner()->executor().groups();
+  for (const std::string& axis : groups.grid().axes_of_same_data()) check_alike(groups.along(axis), axis, what, ids);
+}
+
+ClassParts LanguageModel::class_parts() {
+  Communicator* const ranks = find_part_ranks(head_module(), head());
+  if (ranks == nullptr) return {};
+  if (head().part().dim != 0)
+    throw UsageError(fmt::format("the head {} is cut on dim {}", head().name(), head().part().dim), "cut it on dim 0");
+  return {.first = head().part().index * head().shape()[0], .combine = [ranks](const Tensor& x, bool takes_largest) {
+            ranks->all_reduce(x.context().stream(), takes_largest ? "largest logit" : "sum over classes", x.buffer(),
+                              takes_largest ? ReduceOp::max : ReduceOp::sum);
+          }};
+}
+
+Tensor LanguageModel::logits_of(const Tensor& rows) {
+  const Tensor own = lm_head_logits(rows, head());
+  Communicator* const ranks = find_part_ranks(head_module(), head());
+  return ranks == nullptr ? own : concat_over_ranks(*ranks, own, 1);
+}
+
 Tensor LanguageModel::loss(const Tensor& ids, const Tensor& targets, const LossOptions& options,
                            const Documents& documents) {
   return loss_by_rows(ids, targets, {}, nullptr, options, documents);
@@ -40,7 +65,8 @@ std::vector<Tensor> LanguageModel::sums_of_rows(const Tensor& x, const Tensor& t
   const Tensor flat = x.reshape({rows * tokens, x.shape()[-1]});
   std::vector<Tensor> sums;
   for (std::int64_t row = 0; row < rows; ++row) {
-    const LossOptions own{.chunk = options.chunk, .ignored = options.ignored, .weights = counted.rows(row, 1)};
+    const LossOptions own{
+        .chunk = options.chunk, .ignored = options.ignored, .weights = counted.rows(row, 1), .parts = options.parts};
     const Tensor mean = lm_head_loss(flat.rows(row * tokens, tokens), head(), targets.rows(row, 1), vocab_, own);
     sums.push_back(mul(mean.reshape({1}), static_cast<float>(tokens)));
   }
@@ -54,9 +80,13 @@ std::vector<Tensor> LanguageModel::row_losses(const Tensor& ids, const Tensor& t
   documents_ = documents;
   const std::unique_ptr<Documents, void (*)(Documents*)> guard(&documents_, [](Documents* own) { *own = {}; });
   begin_routers(ids.context());
+  check_input("ids", ids);
+  check_input("targets", targets);
   const Tensor x = hidden(ids);
   const ForwardScope of_head = head_module().enter();
-  return sums_of_rows(head_module().input(x), targets, counted, options);
+  LossOptions own = options;
+  own.parts = class_parts();
+  return sums_of_rows(head_module().input(x), targets, counted, own);
 }
 
 Tensor LanguageModel::loss_by_rows(const Tensor& ids, const Tensor& targets, const Tensor& counted,
@@ -65,9 +95,12 @@ Tensor LanguageModel::loss_by_rows(const Tensor& ids, const Tensor& targets, con
   documents_ = documents;
   const std::unique_ptr<Documents, void (*)(Documents*)> guard(&documents_, [](Documents* own) { *own = {}; });
   const auto pass = begin_routers(ids.context(), options.seed != 0.0f);
+  check_input("ids", ids);
+  check_input("targets", targets);
   const Tensor x = hidden(ids);
   const ForwardScope of_head = head_module().enter();
   const Tensor in = head_module().input(x);
+  options.parts = class_parts();
   if (weigh) {
     const NoGradGuard no_grad(ids.context());
     options.weights = weigh(sums_of_rows(in, targets, counted, options));
@@ -87,14 +120,15 @@ Tensor LanguageModel::loss_and_logits(const Tensor& ids, const Tensor& targets, 
   const ForwardScope scope = enter();
   const NoGradGuard no_grad(ids.context());
   begin_routers(ids.context());
+  check_input("ids", ids);
   const Tensor last = hidden(ids);
   const ForwardScope of_head = head_module().enter();
   const Tensor x = head_module().input(last);
   const std::int64_t tokens = ids.numel(), rows = chunk > 0 ? chunk : lm_head_chunk_rows(tokens, head().shape()[0]);
   const Tensor flat = x.reshape({tokens, x.shape()[-1]});
   for (std::int64_t first = 0; first < tokens; first += rows)
-    use(first, lm_head_logits(flat.rows(first, std::min(rows, tokens - first)), head()));
-  return lm_head_loss(x, head(), targets, vocab_, {.seed = {}, .chunk = chunk});
+    use(first, logits_of(flat.rows(first, std::min(rows, tokens - first))));
+  return lm_head_loss(x, head(), targets, vocab_, {.seed = {}, .chunk = chunk, .parts = class_parts()});
 }
 
 std::shared_ptr<RouterPass> LanguageModel::begin_routers(Context& context, bool counts) {
@@ -127,6 +161,7 @@ Tensor LanguageModel::next_token_logits(const Tensor& ids, std::int64_t position
   const ForwardScope scope = enter();
   const NoGradGuard no_grad(ids.context());
   begin_routers(ids.context());
+  check_input("ids", ids);
   use_cache(cache);
   const std::unique_ptr<LanguageModel, void (*)(LanguageModel*)> guard(
       this, [](LanguageModel* model) { model->use_cache(nullptr); });
@@ -134,7 +169,7 @@ Tensor LanguageModel::next_token_logits(const Tensor& ids, std::int64_t position
   const ForwardScope of_head = head_module().enter();
   const Tensor x = head_module().input(last);
   if (cache != nullptr) cache->add_seen(position + 1);
-  return lm_head_logits(x.reshape({ids.numel(), x.shape()[-1]}).rows(position, 1), head());
+  return logits_of(x.reshape({ids.numel(), x.shape()[-1]}).rows(position, 1));
 }
 
 void LanguageModel::set_recompute(Recompute recompute) {

@@ -69,6 +69,12 @@ class LanguageModel : public Module {
   /// Module that the head is a parameter of: it may be a unit of its own.
   virtual Module& head_module() = 0;
 
+  /// Checks that ranks which compute one loss have the same tokens.
+  void check_input(const char* what, const Tensor& ids) const;
+  /// This rank's part of the head's classes.
+  ClassParts class_parts();
+  /// f32 logits of rows, (N', V').
+  Tensor logits_of(const Tensor& rows);
   void use_cache(KvCache* cache);
   std::vector<Tensor> sums_of_rows(const Tensor& x, const Tensor& targets, const Tensor& counted,
                                    const LossOptions& options);

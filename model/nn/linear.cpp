@@ -1,5 +1,6 @@
 #include "model/nn/linear.h"
 
+#include "model/nn/tensor_partition.h"
 #include "runtime/base/usage_error.h"
 #include "runtime/shard/collectives/collectives.h"
 #include "runtime/tensor/arithmetic.h"
@@ -39,18 +40,14 @@ Communicator* Linear::find_ranks() const {
   const ParameterPart& part = weight_.part();
   const bool has_whole_bias = bias_ == nullptr || bias_->part().is_whole();
   if (part.is_whole() && has_whole_bias) return nullptr;
-  const Executor& executor = owner()->executor();
-  const auto& unit = executor.units().at(static_cast<std::size_t>(owner_unit()));
-  const std::string& axis = unit.placement->options.partition.axis;
+  Communicator* const ranks = find_part_ranks(*this, part.is_whole() ? *bias_ : weight_);
   const auto refuse = [&](const char* why, const char* what_to_do) {
-    throw UsageError(fmt::format("\"{}\" is cut over axis {}, {}", path(), axis, why), what_to_do);
+    throw UsageError(fmt::format("\"{}\" is cut over {} ranks, {}", path(), ranks->size(), why), what_to_do);
   };
-  if (executor.groups().grid().reads_data(axis))
-    refuse("whose ranks read different data", "cut it over an axis of reads_data = false");
   if (bias_ != nullptr && has_whole_bias == (part.dim == 0 && !part.is_whole()))
     refuse("and its bias does not go with that", "cut the bias on dim 0 where the weight is, and nowhere else");
   if (is_adapted()) refuse("and has adapters", "leave one of the two out");
-  return &executor.groups().along(axis);
+  return ranks;
 }
 
 void Linear::set_row_blocks(const std::vector<std::int64_t>& blocks) {

@@ -16,18 +16,17 @@ Tensor gated(const Tensor& x, Activation activation) {
 Mlp::Mlp(std::string path, const MlpOptions& options)
     : Layer(std::move(path)),
       activation_(options.activation),
-      up_(make_child<Linear>(is_gated(activation_) ? "gate_up" : "up", options.width,
-                             (is_gated(activation_) ? 2 : 1) * options.hidden,
+      up_(make_child<Linear>(is_gated() ? "gate_up" : "up", options.width, (is_gated() ? 2 : 1) * options.hidden,
                              LinearOptions{.has_bias = options.has_bias})),
       down_(make_child<Linear>("down", options.hidden, options.width,
                                LinearOptions{.has_bias = options.has_bias, .init = options.down_init})) {
-  if (is_gated(activation_)) up_.weight().set_matrix_rows({options.hidden, options.hidden});
-  if (is_gated(activation_)) up_.set_row_blocks({options.hidden, options.hidden});
+  if (is_gated()) up_.weight().set_matrix_rows({options.hidden, options.hidden});
+  if (is_gated()) up_.set_row_blocks({options.hidden, options.hidden});
 }
 
 Tensor Mlp::body(const Tensor& x) {
   const ForwardScope scope = enter();
-  if (is_gated(activation_)) return gated(up_(x), activation_);
+  if (is_gated()) return gated(up_(x), activation_);
   if (activation_ == Activation::relu) return relu(up_(x));
   return up_.forward_gelu(x, activation_ == Activation::gelu_erf ? GeluKind::erf : GeluKind::tanh);
 }

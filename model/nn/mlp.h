@@ -36,6 +36,9 @@ class Mlp : public Layer<Mlp, FeedForward> {
   Tensor body(const Tensor& x) override;
   Tensor last(const Tensor& hidden) override;
 
+  /// True if its first product is "gate_up".
+  bool is_gated() const { return zs::is_gated(activation_); }
+
  private:
   Activation activation_;
   Linear &up_, &down_;

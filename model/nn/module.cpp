@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "model/nn/block_runs.h"
+#include "runtime/base/name_pattern.h"
 #include "runtime/base/usage_error.h"
 
 namespace zs {
@@ -34,12 +35,18 @@ class UnitMaker {
     UnitPolicy policy = policy_of(*modules.front());
     std::vector<Parameter*> frozen = split_frozen(parameters, policy);
     const std::vector<Parameter*> encoded = split_encoded(policy.is_frozen ? parameters : frozen);
-    std::vector<int> units = {runtime_.add_unit(name, parameters, policy)};
+    const bool is_split = !frozen.empty() || !encoded.empty();
+    const auto add_unit = [&](const std::string& of, const std::vector<Parameter*>& own) {
+      UnitPolicy part = policy;
+      if (is_split) part.partition = cuts_of(part.partition, own);
+      return runtime_.add_unit(of, own, part);
+    };
+    std::vector<int> units = {add_unit(name, parameters)};
     policy.is_frozen = true;
-    if (!frozen.empty()) units.push_back(runtime_.add_unit(name + ".frozen", frozen, policy));
+    if (!frozen.empty()) units.push_back(add_unit(name + ".frozen", frozen));
     policy.frozen_format = runtime_.options().frozen_format;
     policy.reshard_after_forward.reset();  // that of the others
-    if (!encoded.empty()) units.push_back(runtime_.add_unit(name + ".quantized", encoded, policy));
+    if (!encoded.empty()) units.push_back(add_unit(name + ".quantized", encoded));
     for (Module* module : modules) {
       module->attach(&runtime_, units.front());
       module->open(units);
@@ -64,6 +71,16 @@ class UnitMaker {
     std::vector<Parameter*> frozen(trained, parameters.end());
     parameters.erase(trained, parameters.end());
     return frozen;
+  }
+
+  /// The cut of a unit as that of some of its parameters: the patterns that name one of them.
+  static Partition cuts_of(Partition partition, const std::vector<Parameter*>& parameters) {
+    std::erase_if(partition.dims, [&](const auto& cut) {
+      const NamePattern pattern(cut.first);
+      return std::none_of(parameters.begin(), parameters.end(),
+                          [&](const Parameter* parameter) { return pattern.matches(parameter->name()); });
+    });
+    return partition.dims.empty() ? Partition{} : partition;
   }
 
   /// Takes the matrices of blocks out of what is frozen of a unit, where they are to be held in a format.

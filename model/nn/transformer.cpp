@@ -43,7 +43,9 @@ Transformer::Transformer(const TransformerOptions& options)
 }
 
 std::int64_t Transformer::working_parameter_count() const {
-  std::int64_t count = parameter_count() - (head_ != nullptr ? token_embedding_.weight().numel() : 0);
+  const Parameter& embedding = token_embedding_.weight();
+  std::int64_t count = parameter_count();
+  if (head_ != nullptr) count -= embedding.part().whole_of(embedding.shape()).numel();
   for (const TransformerBlock* block : blocks_) count -= block->idle_parameter_count();
   return count;
 }

@@ -28,6 +28,8 @@ class Transformer : public LanguageModel {
   explicit Transformer(const TransformerOptions& options);
 
   std::int64_t working_parameter_count() const override;
+  /// True if the head is the token embedding.
+  bool is_tied() const { return head_ == nullptr; }
 
  private:
   Tensor hidden(const Tensor& ids) override;

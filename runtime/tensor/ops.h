@@ -82,6 +82,13 @@ Tensor rotary(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, 
 Tensor qk_norm(const Tensor& qkv, Parameter& q_weight, Parameter& k_weight, std::int64_t heads, std::int64_t kv_heads,
                float eps = 1e-5f);
 
+/// Part of a head's classes, where ranks have them one after the other: the weight is this rank's rows of it.
+struct ClassParts {
+  std::int64_t first = 0;  ///< class of the weight's first row
+  /// Makes x (f32) its sum over the ranks, or the largest, in place; enqueues. null: the weight has all classes.
+  std::function<void(const Tensor& x, bool takes_largest)> combine = {};
+};
+
 /// Options of lm_head_loss.
 struct LossOptions {
   /// Seed of the backward. With it, the gradients, the weight's included, are computed in forward, chunk by chunk, and
@@ -92,6 +99,9 @@ struct LossOptions {
   std::optional<std::int32_t> ignored = {};
   /// f32 (N), no gradient: what each token's loss is multiplied with; empty: alike.
   Tensor weights = {};
+  /// Parts of the classes, where ranks have them: the loss is of all, on each. Ranks exchange the largest of a row of
+  /// logits, the sum of exponentials and the target's, and the sum of the gradients of x.
+  ClassParts parts = {};
 };
 
 /// Scalar f32: mean over N tokens (0 where none counts) of the cross entropy of softmax(x weight^T) against targets
@@ -102,7 +112,7 @@ struct LossOptions {
 Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, std::int64_t classes,
                     const LossOptions& options = {});
 
-/// (N', C) -> (N', V') f32 logits, without gradient: for sampling.
+/// (N', C) -> (N', V') f32 logits, without gradient, of the weight's rows: for sampling.
 Tensor lm_head_logits(const Tensor& x, Parameter& weight);
 
 /// Tokens whose logits exist at once: shares of all tokens as equal as multiples of 32 can be, whose (rows, V') f32

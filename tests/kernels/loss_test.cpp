@@ -68,6 +68,31 @@ TEST_CASE("cross entropy of equal logits is the log of the number of classes") {
   REQUIRE(out[0][0] == Approx(std::log(50257.0)).epsilon(1e-7));
 }
 
+TEST_CASE("a row without a target has its log-sum-exp for a loss and no 1 in its gradient, and no columns have none") {
+  const Size size{5, 16, 7};
+  Values logits = logits_of(size), none(DType::i32, size.rows), dloss = Values::of(DType::f32, {2.0});
+  for (std::int64_t r = 0; r < size.rows; ++r) none.set(r, kNoTarget);
+  for (const std::int64_t classes : {size.classes, std::int64_t{0}}) {
+    const auto out =
+        run({Values::poison(DType::f32, size.rows), Values::poison(DType::f32, size.rows),
+             Values::poison(DType::f32, logits.elems())},
+            [&](ExecContext& ctx, std::vector<Values>& o) {
+              k().cross_entropy_forward(ctx, o[0].buffer(), o[1].buffer(), logits.buffer(), none.buffer(), classes);
+              k().cross_entropy_backward(ctx, o[2].buffer(), logits.buffer(), o[1].buffer(), none.buffer(),
+                                         dloss.buffer(), classes, 0.5f);
+            });
+    for (std::int64_t r = 0; r < size.rows; ++r) {
+      double sum = 0;
+      for (std::int64_t c = 0; c < classes; ++c) sum += std::exp(logits[r * size.stride + c]);
+      REQUIRE(out[0][r] == Approx(std::log(sum)).epsilon(1e-6));
+      REQUIRE(out[1][r] == out[0][r]);
+      for (std::int64_t c = 0; c < size.stride; ++c)
+        REQUIRE(out[2][r * size.stride + c] ==
+                Approx(c < classes ? std::exp(logits[r * size.stride + c]) / sum : 0.0).margin(1e-6));
+    }
+  }
+}
+
 TEST_CASE("cross entropy of a long row does not depend on where its large and its impossible logits lie") {
   const std::int64_t classes = 4000, at = GENERATE(0, 1023, 1024, 3999);  // chunks have 1024
   std::vector<double> row(static_cast<std::size_t>(classes), -1.0);

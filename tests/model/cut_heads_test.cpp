@@ -1,6 +1,10 @@
 // Attention cut by heads, and MLPs by their hidden dim, over ranks which read the same samples, against one rank.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "tests/message_of.h"
 #include "tests/model/cut_run.h"
 
@@ -34,6 +38,14 @@ void olmo2(BlockOptions& block) {
   block.attention.has_qk_norm_of_all = block.norms_outputs = true;
 }
 
+double max_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    if (a[i] != b[i]) most = std::max(most, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  return most;
+}
+
 void check_like_one_rank(Job job) {
   job.rate = 0.1f;  // steps of 0.5 make differences of rounding larger than the bound within five
   Job whole = job;
@@ -41,7 +53,9 @@ void check_like_one_rank(Job job) {
   whole.options = {};
   const Weights first = on_ranks(1, [&](World& world) { return Run(world, whole).weights(); }).front();
   const Found alone = run(whole).front();
-  for (const Found& found : run(job, &alone, &first)) {
+  const std::vector<Found> ranks = run(job, &alone, &first);
+  for (const Found& found : ranks) {
+    CHECK(found.whole == ranks.front().whole);
     CAPTURE(job.data, job.tensor, job.recompute, found.seen, alone.seen);
     CHECK(found.begin == 0);
     CHECK(found.end < 1e-5);
@@ -67,6 +81,93 @@ TEST_CASE("norms of queries and keys that are cut by heads train as one rank's")
                        .recompute = Recompute::attention,
                        .dims = dims_of({{"*.gate_up.*", 0}, {"*.down.weight", 1}}, {{"*.?_norm.weight", 0}}),
                        .change = olmo2});
+}
+
+TEST_CASE("an embedding and a head that are cut by the vocabulary train as one rank's, without whole logits") {
+  const Dims tied{{"token_embedding.weight", 0}}, two{{"token_embedding.weight", 0}, {"head.weight", 0}};
+  const ShardOptions by_parameter{.layout = {.layout = Layout::per_parameter}};
+  check_like_one_rank({.tensor = 2, .dims = kGpt2, .root = tied});  // all classes are the first rank's
+  check_like_one_rank({.tensor = 4, .dims = kGpt2, .root = tied, .vocab = 100, .has_documents = true});
+  check_like_one_rank(
+      {.data = 2, .tensor = 2, .options = by_parameter, .dims = kGpt2, .root = two, .vocab = 100, .is_tied = false});
+}
+
+TEST_CASE("logits of a cut head are those of one rank, on each") {
+  for (const bool is_tied : {true, false}) {
+    Job job{.dims = kGated, .change = llama, .vocab = 100, .is_tied = is_tied};
+    const auto alone = on_ranks(1, [&](World& world) { return Run(world, job).logits(); }).front();
+    job.tensor = 2;
+    job.root = {{"token_embedding.weight", 0}};
+    if (!is_tied) job.root.emplace_back("head.weight", 0);
+    for (const auto& found : on_ranks(2, [&](World& world) { return Run(world, job).logits(); })) {
+      REQUIRE(found.size() == alone.size());
+      for (std::size_t i = 0; i < alone.size(); ++i) CHECK(max_difference(found[i], alone[i]) < 1e-4);
+    }
+  }
+}
+
+TEST_CASE("0.3-11i: whatever is frozen, and by whatever norm, cut and whole parameters are clipped as one rank's") {
+  const auto is_cut = [](const Parameter& parameter) { return parameter.name().find("qkv") != std::string::npos; };
+  const auto is_whole = [is_cut](const Parameter& parameter) { return !is_cut(parameter); };
+  const Dims root{{"token_embedding.weight", 0}};
+  check_like_one_rank({.tensor = 2, .dims = kGpt2, .root = root, .freezes = is_cut});
+  check_like_one_rank({.data = 2, .tensor = 2, .dims = kGpt2, .freezes = is_whole});
+  check_like_one_rank({.tensor = 2, .dims = kGpt2, .root = root, .norm_power = 1});
+  check_like_one_rank({.data = 2,
+                       .tensor = 2,
+                       .options = {.scheme = {.strategy = Strategy::hsdp, .group_size = 1}},
+                       .dims = kGpt2,
+                       .norm_power = std::numeric_limits<float>::infinity()});
+}
+
+TEST_CASE("0.3-11i: by every rule of division gradients are those without an axis that cuts") {
+  using Rule = Division::Rule;
+  for (const Division division : {Division{Rule::none}, Division{Rule::mean}, Division{Rule::split_root},
+                                  Division{Rule::custom, 3}, Division{Rule::custom_last, 3}}) {
+    Job job{.data = 2, .options = {.division = division}, .dims = kGpt2, .rate = 0.1f};
+    const Found without = run(job).front();
+    job.tensor = 2;
+    for (const Found& found : run(job, &without)) {
+      CAPTURE(static_cast<int>(division.rule));
+      CHECK(found.end < 1e-5);
+      for (std::size_t i = 0; i < without.seen.size(); ++i)
+        CHECK(found.seen[i] == Approx(without.seen[i]).epsilon(1e-5));
+    }
+  }
+}
+
+TEST_CASE("2B-5: what ranks send along an axis that cuts is what the formula says, with and without recomputing") {
+  for (const Recompute recompute : {Recompute::none, Recompute::block}) {
+    Job job{.tensor = 2, .recompute = recompute, .dims = kGpt2, .root = {{"token_embedding.weight", 0}}};
+    std::int64_t sent = 0;
+    for (const std::int64_t of_rank : on_ranks(2, [&](World& world) {
+           Run own(world, job);
+           own.train(1);
+           return own.executor().groups().along("tensor").traffic().sent_bytes();
+         }))
+      sent += of_rank;
+    // Each micro-batch, in f32: both sums of a block in forward, of which recomputing makes the first anew; both
+    // gradients of inputs; rows of the embedding; gradients of the head's input; three numbers of a token's loss. And
+    // hashes of ids and of targets. Of what is summed, both ranks together send twice as much.
+    constexpr std::int64_t kElems = kTime * kWidth, kLayers = 2;
+    const std::int64_t sums = kLayers * (2 + 2 + (recompute == Recompute::block ? 1 : 0)) + 2;
+    CAPTURE(recompute);
+    CHECK(sent == kMicroBatches * ((sums * kElems + 3 * kTime) * 4 + 2 * 16) * 2);
+  }
+}
+
+TEST_CASE("1.3-3: ranks that compute one loss and have different tokens are told so in one line") {
+  for (const bool are_targets : {false, true}) {
+    const std::vector<std::string> said = on_ranks(4, [&](World& world) {
+      Run own(world, {.data = 2, .tensor = 2, .dims = kGpt2});
+      return message_of([&] { own.evaluate_other_tokens(world.rank() % 2 == 1, are_targets); });
+    });
+    for (const std::string& line : said)
+      CHECK_THAT(line,
+                 Catch::Contains(fmt::format("ranks along axis tensor, which read the same samples, have different "
+                                             "{}",
+                                             are_targets ? "targets" : "ids")));
+  }
 }
 
 TEST_CASE("heads that ranks do not divide, or whose probabilities are dropped, are usage errors") {

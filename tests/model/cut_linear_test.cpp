@@ -50,9 +50,9 @@ TEST_CASE("products that are cut otherwise than they compute are usage errors") 
     return on_ranks(2, [&](World& world) { return message_of([&] { Run(world, job).evaluate(); }); }).front();
   };
   CHECK_THAT(problem({.dims = {{"*.mlp.up.weight", 0}, {"*.mlp.down.weight", 1}}}),
-             Catch::Contains("\"blocks.0.mlp.up\" is cut over axis tensor, and its bias does not go with that"));
+             Catch::Contains("\"blocks.0.mlp.up\" is cut over 2 ranks, and its bias does not go with that"));
   CHECK_THAT(problem({.dims = {{"*.mlp.up.*", 0}, {"*.mlp.down.weight", 1}, {"*.mlp.down.bias", 0}}}),
-             Catch::Contains("\"blocks.0.mlp.down\" is cut over axis tensor, and its bias does not go with that"));
+             Catch::Contains("\"blocks.0.mlp.down\" is cut over 2 ranks, and its bias does not go with that"));
 }
 
 TEST_CASE("a product that is cut over ranks which read different data is a usage error") {

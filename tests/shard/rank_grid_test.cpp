@@ -2,6 +2,8 @@
 
 #include <catch2/catch.hpp>
 
+#include <set>
+
 #include "runtime/base/check.h"
 #include "runtime/shard/execute/sum_over_ranks.h"
 #include "runtime/shard/placement/scheme.h"
@@ -70,6 +72,31 @@ TEST_CASE("a scheme cuts and copies over the axes of a unit's sub-grid, and not 
   CHECK(own.ranks_over(own.master) == Ranks{7, 5, 3, 1});
   const MeshLayout wrong{.axes = {{"a", 2}, {"b", 2}}, .master = {"a"}};
   CHECK_THROWS_WITH(ShardScheme({.mesh = wrong}, grid.sub_grid()), Contains("axis b is in neither"));
+}
+
+TEST_CASE("0.3-11l: no group of any role crosses an axis that is in none of them") {
+  const std::vector<GridAxis> grid{{"stage", 2, false}, {"data", 4}, {"tensor", 2, false}};
+  const std::vector<SchemeOptions> schemes{{.strategy = Strategy::ddp},
+                                           {.strategy = Strategy::zero1},
+                                           {.strategy = Strategy::zero3, .reshard_after_forward = Reshard::over(2)},
+                                           {.strategy = Strategy::hsdp, .group_size = 2},
+                                           {.strategy = Strategy::nested, .group_size = 2}};
+  for (const SchemeOptions& options : schemes)
+    for (int rank = 0; rank < 16; ++rank) {
+      const RankGrid own(grid, rank, 16);
+      CHECK(own.axes_of_same_data() == std::vector<std::string>{"stage", "tensor"});
+      const ShardScheme scheme(options, own.sub_grid({"tensor"}));
+      const auto coordinates = [&](const ShardScheme::Axes& role) {
+        std::set<std::pair<int, int>> found;
+        for (const int other : scheme.ranks_over(role)) found.emplace(other / 8, other % 2);
+        return found;
+      };
+      for (const auto& role :
+           {scheme.runtime, scheme.between, scheme.accumulator, scheme.master, scheme.replicate, scheme.reduced})
+        CHECK(coordinates(role) == std::set<std::pair<int, int>>{{rank / 8, rank % 2}});
+      // Only what the parts make up together reaches over the axis that cuts, and nothing over the stages.
+      CHECK(coordinates(scheme.holders()) == std::set<std::pair<int, int>>{{rank / 8, 0}, {rank / 8, 1}});
+    }
 }
 
 TEST_CASE("ranks that read the same data train as one of them alone, in whatever scheme") {

@@ -101,6 +101,11 @@ struct Config {
     double divide = 0;
     bool operator==(const Experts&) const = default;
   };
+  /// Products of the model over ranks.
+  struct TensorAxis {
+    std::int64_t parallel = 1;
+    bool operator==(const TensorAxis&) const = default;
+  };
   /// Plan of which modules are units, where shard.units is "plan". The rules are "PATTERN=VALUE".
   struct Plan {
     std::vector<std::string> apply, hooks, reshard, strategy, param, reduce, output, gather;
@@ -188,6 +193,7 @@ struct Config {
   Train train;
   Shard shard;
   Experts experts;
+  TensorAxis tensor;
   Plan plan;
   Precision precision;
   Offload offload;
@@ -248,8 +254,11 @@ std::string to_toml(const Config& config);
 /// Scheme by which the run is sharded.
 SchemeOptions scheme_options(const Config& config);
 
-/// Micro-batches that each rank computes in a step. Where the ranks do not divide them, the last is empty on some.
-std::int64_t micro_batches_a_rank(const Config& config, int ranks);
+/// Shares of the data of so many ranks: those of a group of tensor.parallel read the same.
+int data_shares(const Config& config, int ranks);
+/// Micro-batches that each rank computes in a step, of so many shares. Where these do not divide them, the last is
+/// empty on some.
+std::int64_t micro_batches_a_rank(const Config& config, int shares);
 
 /// Sets what the training data decides, of sequences of `sequence` tokens: train.sequence where it is 0, and the steps
 /// that train.epochs are. Throws Error(config) where these do not go with other keys.

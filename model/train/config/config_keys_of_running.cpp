@@ -118,6 +118,12 @@ constexpr std::array kRunningKeys = {
               "Patterns of the experts that the keys above speak of, by their modules: `\"blocks.{0-3}.mlp.experts\"`.",
               OnResume::free},
 
+    ConfigKey{"tensor.parallel", [](Config& c) -> ConfigSlot { return &c.tensor.parallel; }, between(1, 1024), "", "",
+              "Neighbouring ranks that read the same samples, and that products are cut over, by heads, by the hidden "
+              "dim and by the vocabulary (docs/sharding.md). Divides the ranks, `shard.group_size`, `model.heads`, "
+              "`model.kv_heads` and `model.hidden`. Not with `train.deterministic`, experts, adapters or plans.",
+              OnResume::free},
+
     ConfigKey{"plan.apply", [](Config& c) -> ConfigSlot { return &c.plan.apply; }, any, "", "no plan",
               "Patterns of modules that are units, in the order in which they run. The root is always one and owns "
               "what is in no other. docs/plans.md.",

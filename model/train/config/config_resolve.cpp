@@ -21,6 +21,7 @@
 #include "model/train/config/config_preference.h"
 #include "model/train/config/config_recompute.h"
 #include "model/train/config/config_schema.h"
+#include "model/train/config/config_tensor.h"
 #include "model/train/config/expand_path.h"
 #include "model/train/config/pattern_entries.h"
 #include "model/train/config/schedule.h"
@@ -347,6 +348,7 @@ void resolve_config(ConfigDraft& draft) {
   resolve_strategy(draft);
   check_units(draft);
   check_experts_over_ranks(draft);
+  check_tensor_over_ranks(draft);
   check_layout(draft);
   check_data(draft);
   check_offload(draft);
@@ -361,31 +363,37 @@ SchemeOptions scheme_options(const Config& config) {
   const Strategy strategy = strategy_of(config.shard.strategy);
   const bool has_groups = strategy == Strategy::hsdp || strategy == Strategy::nested;  // else they are a plan's
   return {.strategy = strategy,
-          .group_size = has_groups ? static_cast<int>(config.shard.group_size) : 0,
+          .group_size = has_groups ? static_cast<int>(config.shard.group_size / config.tensor.parallel) : 0,
           .reshard_after_forward = config.shard.reshard_after_forward,
           .reduce_every_micro_batch = config.shard.reduce_every_micro_batch,
           .all_reduce_every_micro_batch = config.shard.all_reduce_every_micro_batch,
           .deterministic = config.train.deterministic};
 }
 
-std::int64_t micro_batches_a_rank(const Config& config, int ranks) {
+std::int64_t micro_batches_a_rank(const Config& config, int shares) {
   const std::int64_t all = config.train.global_batch / config.train.micro_batch;
-  return (all + ranks - 1) / ranks;
+  return (all + shares - 1) / shares;
 }
 
 void check_ranks(const Config& config, int ranks, std::vector<int> hosts) {
   ZS_CHECK(ranks >= 1, "{} ranks", ranks);
   hosts.resize(static_cast<std::size_t>(ranks));
-  const ShardScheme scheme(with_host_groups(scheme_options(config), hosts), 0, ranks);  // for its checks
+  check_tensor_ranks(config, ranks);
+  const int shares = data_shares(config, ranks);
+  const RankGrid grid(tensor_grid(config, ranks), 0, ranks);
+  const ShardScheme scheme(with_host_groups(scheme_options(config), hosts, grid), grid.sub_grid());  // for its checks
   check_plan_ranks(config, ranks);
   check_expert_ranks(config, ranks);
   const std::int64_t batch = config.train.global_batch, micro = config.train.micro_batch;
-  if (batch >= micro * ranks) return;
+  if (batch >= micro * shares) return;
+  const std::int64_t most = batch / micro * config.tensor.parallel;
   throw Error(
       ExitCode::config,
-      fmt::format("train.global_batch {} in micro-batches of {} is too small for {} ranks", batch, micro, ranks), {},
-      fmt::format("use {} or more, at most {} rank{}{}", micro * ranks, batch / micro, batch == micro ? "" : "s",
-                  batch >= ranks ? ", or a smaller train.micro_batch" : ""));
+      fmt::format("train.global_batch {} in micro-batches of {} is too small for {} ranks{}", batch, micro, ranks,
+                  shares == ranks ? "" : fmt::format(", {} of which read the same samples", config.tensor.parallel)),
+      {},
+      fmt::format("use {} or more, at most {} rank{}{}", micro * shares, most, most == 1 ? "" : "s",
+                  batch >= shares ? ", or a smaller train.micro_batch" : ""));
 }
 
 }  // namespace zs

@@ -16,6 +16,7 @@ const std::vector<KeyUse>& all_uses() {
                                                          "checkpoint.",
                                                          "run.",
                                                          "lora.export",
+                                                         "tensor.",
                                                          "train.steps",
                                                          "train.epochs",
                                                          "train.global_batch",

@@ -21,6 +21,7 @@ Inference::Inference(World& world, const Config& config, const SavedModel& model
 void Inference::adapt_to_ranks() {
   // No step is taken: any number of ranks will do.
   config_.train.global_batch = config_.train.micro_batch * world_.size();
+  config_.tensor = {};  // products of no step: every rank computes samples of its own
   try {
     check_ranks(config_, world_.size(), world_.hosts());
   } catch (const Error& error) {

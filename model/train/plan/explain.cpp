@@ -246,6 +246,16 @@ std::vector<std::string> list_warnings(Session& session) {
   return warnings.texts;
 }
 
+std::string describe_empty_micro_batches(const Config& config, int ranks) {
+  const int shares = data_shares(config, ranks);
+  const std::int64_t micro = config.train.micro_batch, batch = config.train.global_batch,
+                     step = micro_batches_a_rank(config, shares) * shares * micro;
+  if (step == batch) return "";
+  return fmt::format(
+      "train.global_batch {} is not a multiple of {} x train.micro_batch {}: {} of a step's {} micro-batches are empty",
+      batch, format_number(shares, shares == ranks ? "rank" : "share"), micro, (step - batch) / micro, step / micro);
+}
+
 std::string explain(const TrainPlan& plan, const Config& config, const std::string& name) {
   const auto place = std::find_if(plan.places.begin(), plan.places.end(),
                                   [&](const TrainPlan::Place& one) { return one.name == name; });

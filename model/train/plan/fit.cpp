@@ -52,7 +52,8 @@ class Search {
  public:
   explicit Search(const FitRequest& request)
       : request_(request), configured_(request.demand.config), settings_(fit_settings(request.demand)) {
-    const std::int64_t batch = configured_.train.global_batch, ranks = request.demand.plan.ranks;
+    const std::int64_t batch = configured_.train.global_batch,
+                       ranks = data_shares(configured_, request.demand.plan.ranks);
     const std::int64_t shared = batch % ranks == 0 ? batch / ranks : batch;  // else some micro-batch is empty anyway
     for (std::int64_t size = 1; size * ranks <= batch; ++size)
       if (shared % size == 0) sizes_.push_back(size);

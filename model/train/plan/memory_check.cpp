@@ -43,7 +43,7 @@ Changes micro_batches(const MemoryDemand& demand) {
   Changes changes;
   const auto& train = demand.config.train;
   for (std::int64_t size = train.micro_batch - 1; size > 0; --size) {
-    if (train.global_batch % (size * demand.plan.ranks) != 0) continue;
+    if (train.global_batch % (size * data_shares(demand.config, demand.plan.ranks)) != 0) continue;
     changes.push_back(change(demand, fmt::format("set train.micro_batch={}", size)));
     changes.back().demand.config.train.micro_batch = size;
   }
@@ -55,9 +55,10 @@ Changes loss_chunks(const MemoryDemand& demand) {
   constexpr std::int64_t kSmallest = 32;
   const std::int64_t tokens = demand.config.train.micro_batch * demand.config.train.sequence;
   const std::int64_t set = demand.config.train.loss_chunk;
-  std::int64_t chunk = set > 0
-                           ? std::min(set, tokens)
-                           : lm_head_chunk_rows(tokens, padded_vocab(demand.config.model.vocab), demand.plan.device);
+  std::int64_t chunk =
+      set > 0 ? std::min(set, tokens)
+              : lm_head_chunk_rows(tokens, padded_vocab(demand.config.model.vocab) / demand.config.tensor.parallel,
+                                   demand.plan.device);
   while ((chunk = chunk / 2 / kSmallest * kSmallest) >= kSmallest) {
     changes.push_back(change(demand, fmt::format("set train.loss_chunk={}", chunk)));
     changes.back().demand.config.train.loss_chunk = chunk;
@@ -186,7 +187,8 @@ Changes to_disk(const MemoryDemand& demand) {
 bool is_possible(const MemoryDemand& demand, int ranks) {
   try {
     check_ranks(demand.config, ranks);
-    return demand.config.train.global_batch % (demand.config.train.micro_batch * ranks) == 0;
+    return demand.config.train.global_batch % (demand.config.train.micro_batch * data_shares(demand.config, ranks)) ==
+           0;
   } catch (const Error&) {
     return false;
   }

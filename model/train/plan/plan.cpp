@@ -9,6 +9,7 @@
 
 #include "comm/world.h"
 #include "model/train/config/config_experts.h"
+#include "model/train/config/config_tensor.h"
 #include "model/train/plan/explain.h"
 #include "model/train/session/session.h"
 #include "model/train/session/token_window.h"
@@ -142,7 +143,7 @@ constexpr std::int64_t kLeastStaging = std::int64_t{1} << 20;
 /// one; and room for weights to go up by the piece.
 std::int64_t upload_bytes(const Config& config, int ranks) {
   constexpr std::int64_t kLeast = std::int64_t{1} << 20, kMost = std::int64_t{64} << 20;
-  const std::int64_t samples = micro_batches_a_rank(config, ranks) * config.train.micro_batch;
+  const std::int64_t samples = micro_batches_a_rank(config, data_shares(config, ranks)) * config.train.micro_batch;
   return std::clamp(2 * samples * config.train.sequence * size_of(DType::i32) + kLeast, kLeast, kMost);
 }
 
@@ -235,13 +236,8 @@ void record(TrainPlan& plan, const Config& config, const PlanOptions& options) {
   run.rest();
   take_recorded(plan, run, options);
   plan.warnings = list_warnings(run.session());
-  const std::int64_t step = micro_batches_a_rank(config, options.ranks) * options.ranks * config.train.micro_batch;
-  if (step != config.train.global_batch)
-    plan.warnings.push_back(
-        fmt::format("train.global_batch {} is not a multiple of {} ranks x train.micro_batch {}: {} of a step's {} "
-                    "micro-batches are empty",
-                    config.train.global_batch, options.ranks, config.train.micro_batch,
-                    (step - config.train.global_batch) / config.train.micro_batch, step / config.train.micro_batch));
+  if (const std::string empty = describe_empty_micro_batches(config, options.ranks); !empty.empty())
+    plan.warnings.push_back(empty);
 }
 
 /// A parameter that is used outside of its unit's forward is the plan's mistake, which comes out when the model runs.
@@ -376,14 +372,14 @@ void TrainPlan::apply_order(ShardedRuntime& runtime) const {
 }
 
 std::string describe(const TrainPlan& plan, const Config& config, int ranks, bool is_full) {
-  const std::int64_t micro_batches = micro_batches_a_rank(config, ranks);
+  const auto micro_batches = micro_batches_a_rank(config, data_shares(config, ranks));
   std::string text =
       fmt::format("plan: {}, {} micro-batch{} of {} x {} tokens a rank and step, {} parameters, prefetch {}\n\n",
                   format_number(ranks, "rank"), micro_batches, micro_batches == 1 ? "" : "es", config.train.micro_batch,
                   config.train.sequence, config.precision.param, config.shard.prefetch);
   text += describe_units(plan);
   text += describe_zero_copy(plan);
-  text += describe_mixtures(config, ranks);
+  text += describe_mixtures(config, ranks) + describe_tensor(config, ranks);
   if (config.train.recompute != std::vector<std::string>{"none"})
     text += fmt::format("recomputed in backward: {}\n", fmt::join(config.train.recompute, ", "));
   if (config.offload.has_any_of_units() && config.offload.resident_units.value > 0)

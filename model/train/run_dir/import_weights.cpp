@@ -48,21 +48,36 @@ WeightImport* file_of(const WeightImports& weights, const std::string& parameter
   return found == weights.end() ? nullptr : found->get();
 }
 
+/// A block of a part as blocks of the whole, in the same order.
+std::vector<Block> blocks_in_whole(const FlatView& view, const Block& block) {
+  const ParameterPart& part = view.part;
+  if (part.is_whole()) return {block};
+  if (part.dim > 0) {
+    ZS_CHECK(view.shape.rank() == 2, "{} {} is cut on dim {}", view.name, view.shape.str(), part.dim);
+    return {{block.row, block.rows, block.column + part.index * columns_of(view.shape), block.columns}};
+  }
+  const TensorParts rows({rows_of(view.shape) * part.count}, part);
+  std::vector<Block> blocks;
+  for (std::int64_t at = 0; at < block.rows; at += blocks.back().rows)
+    blocks.push_back({rows.in_whole(part.index, block.row + at), std::min(block.rows - at, rows.left(block.row + at)),
+                      block.column, block.columns});
+  return blocks;
+}
+
 /// Reads what files have of the unit into `held`, of its weights on this rank.
 void read_shard(Executor& executor, const WeightImports& weights, const FlatParameter& unit, const Buffer& held) {
   for (const ShardSegment& segment : unit.held_segments()) {
     const FlatView& view = unit.layout->views()[segment.view];
     WeightImport* const file = file_of(weights, view.name);
     if (file == nullptr) continue;
-    ZS_CHECK(view.part.is_whole() || view.part.dim == 0, "{} is cut on dim {}", view.name, view.part.dim);
     std::int64_t at = segment.shard_offset;
-    for (Block block :
-         blocks_of(segment.view_offset, segment.count, segment.run, segment.stride, columns_of(view.shape))) {
-      block.row += view.part.index * rows_of(view.shape);
-      const std::int64_t elems = block.rows * block.columns;
-      read_block(executor, *file, view.name, block, held.slice(at, elems));
-      at += elems;
-    }
+    for (const Block& of_part :
+         blocks_of(segment.view_offset, segment.count, segment.run, segment.stride, columns_of(view.shape)))
+      for (const Block& block : blocks_in_whole(view, of_part)) {
+        const std::int64_t elems = block.rows * block.columns;
+        read_block(executor, *file, view.name, block, held.slice(at, elems));
+        at += elems;
+      }
   }
 }
 

@@ -7,9 +7,11 @@
 #include <string>
 
 #include "model/lora/saved_modules.h"
+#include "model/nn/tensor_partition.h"
 #include "model/train/config/config_experts.h"
 #include "model/train/config/config_frozen.h"
 #include "model/train/config/config_recompute.h"
+#include "model/train/config/config_tensor.h"
 #include "model/train/config/pattern_entries.h"
 #include "model/train/session/session.h"
 
@@ -159,7 +161,7 @@ ShardOptions shard_options(const Config& config, int ranks) {
           .frozen_dtype = config.precision.frozen == "bf16" ? std::optional(DType::bf16) : std::nullopt,
           .frozen_format = frozen_format_named(config.precision.quantize),
           .splits_frozen = !config.train.frozen.empty(),
-          .grid = expert_grid(config, ranks)};
+          .grid = config.tensor.parallel > 1 ? tensor_grid(config, ranks) : expert_grid(config, ranks)};
 }
 
 std::size_t set_recompute(LanguageModel& model, const Config& config) {
@@ -205,19 +207,18 @@ void shard_model(LanguageModel& model, ShardedRuntime& runtime, const Config& co
   const auto is_placed = [&config](const Module& unit) {
     return dynamic_cast<const Experts*>(&unit) != nullptr && places_experts(config, unit.path());
   };
+  const IsUnit is_unit = [&](const Module& module) {
+    return is_adapters(module) || trained.contains(module.path()) || is_placed(module) ||
+           (has_blocks && module.is_block());
+  };
   const ChoosePolicy policy = [&](const Module& unit) {
     UnitPolicy own;
     if (config.lora.is_on())
       own = is_adapters(unit) ? adapter_policy(config) : UnitPolicy{.is_frozen = !trained.contains(unit.path())};
+    if (config.tensor.parallel > 1) own.partition = tensor_partition(unit, is_unit, kTensorAxis);
     return is_placed(unit) ? expert_policy(own, config, runtime.executor().ranks()) : own;
   };
-  shard_module(
-      model, runtime,
-      [&](const Module& module) {
-        return is_adapters(module) || trained.contains(module.path()) || is_placed(module) ||
-               (has_blocks && module.is_block());
-      },
-      {}, policy, std::llround(unit_mib * kMiB));
+  shard_module(model, runtime, is_unit, {}, policy, std::llround(unit_mib * kMiB));
   const auto& units = runtime.executor().units();
   if (config.precision.quantize != "none" &&
       std::none_of(units.begin(), units.end(), [](const FlatParameter& unit) { return unit.is_encoded(); }))

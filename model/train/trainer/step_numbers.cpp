@@ -50,7 +50,8 @@ void check_finite(const Config& config, int ranks, std::int64_t step, const Step
     const std::int64_t first = (step - 1) * config.train.global_batch + micro_batch * config.train.micro_batch;
     throw Error(ExitCode::non_finite, "the loss is not finite",
                 fmt::format("micro-batch {}, samples {} to {}, computed by rank {}", micro_batch, first,
-                            first + config.train.micro_batch - 1, micro_batch % ranks),
+                            first + config.train.micro_batch - 1,
+                            micro_batch % data_shares(config, ranks) * config.tensor.parallel),
                 advice);
   }
   if (std::isfinite(result.grad_norm)) return;

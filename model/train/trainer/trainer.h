@@ -9,6 +9,7 @@
 #include "model/data/dataset.h"
 #include "model/data/read_ahead.h"
 #include "model/train/config/config.h"
+#include "model/train/config/config_tensor.h"
 #include "model/train/inference/task_run.h"
 #include "model/train/plan/gpu_ranks.h"
 #include "model/train/plan/memory_check.h"
@@ -200,10 +201,10 @@ class Trainer {
   bool is_first() const { return world_.rank() == 0; }
 
   World& world_;
-  DataShare data_share_{world_};  // each rank reads other data
   RankWatch watch_;
   TrainJob job_;
   const Config& config_;
+  DataShare data_share_ = data_share_of(config_, world_.rank(), world_.size());
   CpuShare share_;
   std::shared_ptr<const Tokenizer> tokenizer_;  // null: text is bytes
   std::optional<Dataset> dataset_;

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "runtime/base/random.h"
 #include "runtime/base/usage_error.h"
 #include "runtime/tensor/arithmetic.h"
 #include "runtime/tensor/autograd.h"
@@ -16,11 +17,12 @@ void check_input(const char* name, const Tensor& x) {
   throw UsageError(fmt::format("{}() of {}", name, x ? x.describe() : "an empty tensor"), "give a tensor of f32");
 }
 
-/// Sum over the ranks of x times `factor`, in memory of its own. Records nothing.
+/// Sum over the ranks of x times `factor`, in memory of its own. Records nothing. Nothing moves where launches are left
+/// out, as the elements are not used.
 Tensor all_reduced(Communicator& ranks, const char* name, const Tensor& x, float factor = 1) {
   const NoGradGuard no_grad(x.context());
   Tensor sum = x * factor;
-  ranks.all_reduce(x.context().stream(), name, sum.buffer(), ReduceOp::sum);
+  if (x.context().mode().unfilled == nullptr) ranks.all_reduce(x.context().stream(), name, sum.buffer(), ReduceOp::sum);
   return sum;
 }
 
@@ -86,6 +88,38 @@ Tensor all_gather(Communicator& ranks, const Tensor& x, int dim) {
     return std::vector{slice(sum, dim, own, length) * 1.0f};
   });
   return all;
+}
+
+namespace {
+
+std::int64_t hash_of(const Buffer& values) {
+  const auto* const words = static_cast<const std::uint32_t*>(values.data);
+  std::uint64_t hash = 0;
+  for (std::int64_t i = 0; i < values.elems; ++i) hash = mix64(hash ^ words[i]);
+  return static_cast<std::int64_t>(hash);
+}
+
+}  // namespace
+
+void check_alike(Communicator& ranks, const std::string& axis, const std::string& what, const Tensor& x) {
+  if (!x || (x.dtype() != DType::i32 && x.dtype() != DType::f32))
+    throw UsageError(fmt::format("check_alike() of {}", x ? x.describe() : "an empty tensor"), "give i32 or f32");
+  Context& context = x.context();
+  if (ranks.size() == 1 || context.device().kind() == DeviceKind::cuda) return;
+  const NoGradGuard no_grad(context);
+  const Tensor hashes = Tensor::empty(context, {2}, DType::i64);
+  const Buffer in = x.buffer(), both = hashes.buffer();
+  context.launch({"hash_input", {in}, {both}}, [in, both](ExecContext&) {
+    both.as<std::int64_t>()[0] = hash_of(in);
+    both.as<std::int64_t>()[1] = ~both.as<std::int64_t>()[0];
+  });
+  ranks.all_reduce(context.stream(), "inputs", both, ReduceOp::max);
+  context.launch({"compare_inputs", {both}, {}}, [both, axis, what](ExecContext&) {
+    if (both.as<std::int64_t>()[0] == ~both.as<std::int64_t>()[1]) return;
+    throw Error(ExitCode::ranks_disagree,
+                fmt::format("ranks along axis {}, which read the same samples, have different {}", axis, what), {},
+                "give all ranks along it one batch: ShardedRuntime::data_share() says which");
+  });
 }
 
 }  // namespace zs

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "comm/communicator.h"
 #include "runtime/tensor/tensor.h"
 
@@ -35,5 +37,10 @@ Tensor concat_over_ranks(Communicator& ranks, const Tensor& x, int dim = 0);
 /// all_gather with autograd). Under fully_shard's division by the ranks, what is minimised is the mean of the ranks'
 /// losses.
 Tensor all_gather(Communicator& ranks, const Tensor& x, int dim = 0);
+
+/// Checks that the ranks have x (i32 or f32) alike, as those have to that compute one loss together: an
+/// Error(ranks_disagree) of the stream names `what` otherwise, alike on each of them. `axis`: what the ranks are
+/// along. Collective; sends 16 bytes a rank. Enqueues; nothing on a GPU, whose memory the host does not read.
+void check_alike(Communicator& ranks, const std::string& axis, const std::string& what, const Tensor& x);
 
 }  // namespace zs

@@ -34,6 +34,13 @@ bool RankGrid::reads_data(const std::string& axis) const {
   return contains(data_axes_, axis);
 }
 
+std::vector<std::string> RankGrid::axes_of_same_data() const {
+  std::vector<std::string> axes;
+  for (const MeshAxis& axis : mesh_.axes())
+    if (!contains(data_axes_, axis.name)) axes.push_back(axis.name);
+  return axes;
+}
+
 DataShare RankGrid::data_share() const {
   DataShare share(0, 1);
   for (const std::string& axis : data_axes_) {

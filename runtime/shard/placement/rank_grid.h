@@ -56,6 +56,8 @@ class RankGrid {
   bool is_data_alone() const { return data_share().count == mesh_.size(); }
   /// True if ranks along the axis read different data. Error(config) where the grid has none of that name.
   bool reads_data(const std::string& axis) const;
+  /// Axes along which ranks read the same data.
+  std::vector<std::string> axes_of_same_data() const;
   /// This rank's part of the data.
   DataShare data_share() const;
   /// The ranks that share a loss with this one, each with another part of the data, in the order of parts.

@@ -200,6 +200,13 @@ SchemeOptions with_host_groups(SchemeOptions options, const std::vector<int>& ho
   return options;
 }
 
+SchemeOptions with_host_groups(const SchemeOptions& options, const std::vector<int>& host_of_rank,
+                               const RankGrid& grid) {
+  std::vector<int> hosts;
+  for (const int rank : grid.loss_ranks()) hosts.push_back(host_of_rank[static_cast<std::size_t>(rank)]);
+  return with_host_groups(options, hosts);
+}
+
 ShardScheme::ShardScheme(const SchemeOptions& options, const SubGrid& grid)
     : ShardScheme(checked(options, grid.size), layout_of(checked(options, grid.size), grid.size), grid) {}
 

@@ -89,6 +89,9 @@ struct SchemeOptions {
 /// `options` with the ranks of a host as group_size where the strategy has groups and none is given. Error(config)
 /// where hosts have not equally many ranks, or not one after the other.
 SchemeOptions with_host_groups(SchemeOptions options, const std::vector<int>& host_of_rank);
+/// Options with those of a host's ranks that read different data on the grid.
+SchemeOptions with_host_groups(const SchemeOptions& options, const std::vector<int>& host_of_rank,
+                               const RankGrid& grid);
 
 /// Scheme that says over which axes of a mesh the parts of a unit are sharded, for one rank. All known schemes of data
 /// parallelism differ in these lists only (docs/sharding.md). A value.

@@ -134,7 +134,7 @@ void check_frozen_dtype(std::optional<DType> dtype) {
 }
 
 ShardOptions with_host_groups(ShardOptions options, const World& world) {
-  options.scheme = with_host_groups(options.scheme, world.hosts());
+  options.scheme = with_host_groups(options.scheme, world.hosts(), {options.grid, world.rank(), world.size()});
   return options;
 }
 
@@ -249,7 +249,8 @@ bool ShardedRuntime::stays_resident(const UnitPolicy& policy) const {
 std::shared_ptr<const Placement> ShardedRuntime::place(const std::string& unit, const UnitPolicy& policy) try {
   PlacementOptions options = placement_of(policy, options_);
   if (stays_resident(policy)) options.residence = {.cpu_link_gbs = options.residence.cpu_link_gbs};
-  if (policy.scheme) options.scheme = with_host_groups(options.scheme, executor_.groups().world().hosts());
+  if (policy.scheme)
+    options.scheme = with_host_groups(options.scheme, executor_.groups().world().hosts(), executor_.groups().grid());
   check_reshard(policy, ShardScheme(options.scheme, executor_.groups().grid().sub_grid(policy.partition.axes())));
   set_between(options, policy);
   if (policy.frozen_format != nullptr) options.scheme = scheme_of_format(options.scheme);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/no_target.h"
 #include "runtime/base/usage_error.h"
 #include "runtime/tensor/arithmetic.h"
 #include "runtime/tensor/autograd.h"
@@ -8,6 +9,7 @@
 #include "runtime/tensor/launch_matmul.h"
 #include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/ops.h"
+#include "runtime/tensor/pointwise.h"
 #include "runtime/tensor/strided.h"
 
 namespace zs {
@@ -20,6 +22,8 @@ struct LmHead {
   Tensor weights;  // (N); empty: alike
   Parameter& weight;
   std::int64_t classes, chunk;
+  ClassParts parts;
+  Tensor has_target;  // (N), of parts: 1 where the target is a class of this rank's, else 0
 
   std::int64_t tokens() const { return x.shape()[0]; }
   std::int64_t width() const { return x.shape()[1]; }
@@ -59,6 +63,27 @@ void weigh_gradients(const LmHead& head, const Tensor& dlogits, std::int64_t fir
            {dlogits, head.weights.rows(first, rows).reshape({rows, 1})});
 }
 
+/// x := y, of f32.
+void copy_into(Context& context, const Tensor& x, const Tensor& y) {
+  map_into("copy_losses", context, view_of(x), MapOp::mul, {y, 1.0f});
+}
+
+/// Makes the losses and log-sum-exps of this rank's classes those of all.
+void combine_losses(const LmHead& head, const Tensor& losses, const Tensor& lse, std::int64_t first) {
+  if (!head.parts.combine || losses.numel() == 0) return;
+  Context& context = head.x.context();
+  const NoGradGuard guard(context);
+  const Tensor largest = lse * 1.0f;
+  head.parts.combine(largest, true);
+  const Tensor sums = exp(lse - largest);
+  head.parts.combine(sums, false);
+  const Tensor all = log(sums) + largest;
+  const Tensor own = where(head.has_target.rows(first, losses.numel()), losses + (all - lse), 0.0f);
+  head.parts.combine(own, false);
+  copy_into(context, losses, own);
+  copy_into(context, lse, all);
+}
+
 /// Fills `losses` and `head.lse` for the chunk that begins at row `first`.
 void chunk_losses(const LmHead& head, const Tensor& losses, const Tensor& logits, std::int64_t first) {
   Context& context = head.x.context();
@@ -69,6 +94,7 @@ void chunk_losses(const LmHead& head, const Tensor& losses, const Tensor& logits
                  [&kernels = context.kernels(), out, lse, in, targets, classes = head.classes](ExecContext& exec) {
                    kernels.cross_entropy_forward(exec, out, lse, in, targets, classes);
                  });
+  combine_losses(head, losses.rows(first, rows), head.lse.rows(first, rows), first);
   weigh_losses(head, losses, first, rows);
 }
 
@@ -119,7 +145,9 @@ void chunk_losses_in_place(const LmHead& head, const Tensor& losses, const Tenso
 }
 
 /// True if `losses` and dlogits come from logits of x's dtype, in their place.
-bool is_in_place(const Context& context) { return context.kernels().cross_entropy_in_place != nullptr; }
+bool is_in_place(const Context& context, const ClassParts& parts) {
+  return context.kernels().cross_entropy_in_place != nullptr && !parts.combine;
+}
 
 /// Adds the chunk's gradients from its dlogits: its rows of dx, and its part of the weight's gradient.
 void chunk_gradients(const LmHead& head, const Tensor& dx, const Tensor& dlogits, std::int64_t first) {
@@ -131,6 +159,15 @@ void chunk_gradients(const LmHead& head, const Tensor& dx, const Tensor& dlogits
   const auto dweight = head.weight.accumulation_target();
   launch_matmul(context, "lm_head_dweight", {dweight.buffer, dlogits.buffer(), head.x.rows(first, rows).buffer(), {}},
                 {.m = head.padded_classes(), .n = head.width(), .k = rows, .transpose_a = true, .beta = dweight.beta});
+}
+
+/// dx of this rank's classes, made that of all.
+Tensor combined(const LmHead& head, const Tensor& dx) {
+  if (!head.parts.combine || dx.numel() == 0) return dx;
+  const NoGradGuard guard(dx.context());
+  const Tensor sum = cast(dx, DType::f32);
+  head.parts.combine(sum, false);
+  return cast(sum, dx.dtype());
 }
 
 Tensor forward(const LmHead& head) {
@@ -146,7 +183,7 @@ Tensor gradients(const LmHead& head, const Tensor& dloss) {
   for_each_chunk(head, [&](std::int64_t first, std::int64_t rows) {
     chunk_gradients(head, dx, chunk_dlogits(head, dloss, chunk_logits(head, first, rows), first), first);
   });
-  return dx;
+  return combined(head, dx);
 }
 
 /// Loss and dx with each chunk's logits computed once.
@@ -157,7 +194,7 @@ std::pair<Tensor, Tensor> forward_with_gradients(const LmHead& head, float seed)
   head.weight.owner()->before_backward(head.weight);
   head.weight.add_early_gradient();
   for_each_chunk(head, [&](std::int64_t first, std::int64_t rows) {
-    if (is_in_place(context)) {
+    if (is_in_place(context, head.parts)) {
       const Tensor logits = chunk_logits(head, first, rows, head.x.dtype());
       chunk_losses_in_place(head, losses, dloss, logits, first);
       return chunk_gradients(head, dx, logits, first);
@@ -168,7 +205,7 @@ std::pair<Tensor, Tensor> forward_with_gradients(const LmHead& head, float seed)
     logits = {};
     chunk_gradients(head, dx, dlogits, first);
   });
-  return {mean_loss(losses), dx};
+  return {mean_loss(losses), combined(head, dx)};
 }
 
 void require_arguments(const char* op, const Tensor& x, const Parameter& weight) {
@@ -191,6 +228,16 @@ void weigh(LmHead& head, const LossOptions& options) {
   head.weights = 1.0f - skipped;
   const Tensor counted = clamp(sum(head.weights), 1.0f, 3e38f);
   head.weights = head.weights * (static_cast<float>(head.tokens()) / counted);
+}
+
+/// Counts classes and targets from the first of this rank's.
+void find_own_targets(LmHead& head) {
+  if (!head.parts.combine) return;
+  const NoGradGuard guard(head.x.context());
+  head.classes = std::clamp<std::int64_t>(head.classes - head.parts.first, 0, head.padded_classes());
+  const Tensor own = head.targets - static_cast<float>(head.parts.first);
+  head.has_target = mul(ge(own, 0.0f), lt(own, static_cast<float>(head.classes)));
+  head.targets = where(head.has_target, own, static_cast<float>(kNoTarget));
 }
 
 void require_weights(const Tensor& weights, std::int64_t tokens) {
@@ -223,7 +270,7 @@ Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, s
     throw UsageError(fmt::format("op lm_head_loss: x is {}, with {} targets", x.describe(), targets.numel()),
                      "give each row one target");
   require_weights(options.weights, tokens);
-  if (classes <= 0 || classes > weight.shape()[0])
+  if (classes <= 0 || (classes > weight.shape()[0] && !options.parts.combine))
     throw UsageError(
         fmt::format("op lm_head_loss: {} classes of parameter {} {}", classes, weight.name(), weight.shape().str()));
   LmHead head{x.detach().reshape({tokens, width}),
@@ -232,10 +279,14 @@ Tensor lm_head_loss(const Tensor& x, Parameter& weight, const Tensor& targets, s
               {},
               weight,
               classes,
-              options.chunk > 0 ? options.chunk
-                                : lm_head_chunk_rows(tokens, weight.shape()[0],
-                                                     is_in_place(context) ? DeviceKind::cuda : DeviceKind::cpu)};
+              options.chunk > 0
+                  ? options.chunk
+                  : lm_head_chunk_rows(tokens, weight.shape()[0],
+                                       is_in_place(context, options.parts) ? DeviceKind::cuda : DeviceKind::cpu),
+              options.parts,
+              {}};
   weigh(head, options);
+  find_own_targets(head);
   if (options.seed && context.is_grad_enabled()) {
     auto [loss, dx] = forward_with_gradients(head, *options.seed);
     record_op(loss, "lm_head_loss", {x}, {&weight},
