@@ -77,7 +77,7 @@ void ParameterNorms::measure(const IsUpdated& is_updated) {
                });
   executor_.norm_comm().all_reduce(context.stream(), "parameter_norms", total, ReduceOp::sum);
   const Buffer out = all(), scalars = scalars_.buffer(DType::f32, sizeof(StepScalars) / sizeof(float));
-  context.launch({"parameter_norms", {most, total}, {out, scalars}},
+  context.launch({"parameter_norms", {most, total, scalars}, {out, scalars}},
                  [&kernels, most, total, out, scalars, shifts = shifts_](ExecContext& exec) {
                    const Buffer norm = scalars.slice(offsetof(StepScalars, grad_norm) / sizeof(float), 1);
                    for (std::int64_t i = 0; i < out.elems; ++i) {
