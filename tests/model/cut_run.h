@@ -148,7 +148,7 @@ class Run {
   Tensor loss_of(std::int64_t sample, std::optional<float> seed = {}) {
     const auto number = static_cast<std::uint64_t>(sample);
     return net_.loss(ids(40 + number), ids(90 + number), {.seed = sample % 2 == 1 ? seed : std::nullopt, .chunk = 2},
-                     has_documents_ ? Documents({2, 3}) : Documents());
+                     has_documents_ ? Documents({2, 2, 1}) : Documents());
   }
   ShardedModel shard(World& world, const Job& job) {
     set_weights(net_, job);

@@ -14,6 +14,7 @@
 #include "runtime/shard/checkpoint/checkpoint.h"
 #include "runtime/shard/checkpoint/state_by_name.h"
 #include "runtime/shard/optimizers/muon.h"
+#include "runtime/shard/optimizers/parameter_norms.h"
 #include "runtime/shard/runtime/unshard_scope.h"
 #include "runtime/tensor/experts.h"
 #include "tests/model/temp_dir.h"
@@ -187,6 +188,7 @@ Names audit_micro_batch(const ShardOptions& options, const Body& body, bool in_b
 Names audit_clipping() {
   return audit_micro_batch({.zero_copy = false}, [](ShardedRuntime& runtime, const Chain&) {
     clip_grad_norm(runtime.executor(), 1e-6f, {.power = 3});
+    ParameterNorms(runtime.executor()).measure([](std::size_t, std::size_t) { return true; });
   });
 }
 
@@ -351,6 +353,16 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
   const Audit quantized = audit_training(frozen);
   CHECK(fmt::format("{}", fmt::join(quantized.findings, "; ")) == "");
   CHECK(quantized.ops.count("decode") == 1);
+  Config in_parts = small_config();
+  in_parts.train.deterministic = false;
+  in_parts.tensor.parallel = 2;
+  in_parts.model.vocab = 250;  // both ranks have some of it
+  const Audit parts = audit_training(in_parts);
+  for (const std::string& finding : parts.findings) {
+    CAPTURE(finding);  // hashes that are changed are not alike; a rank does not read what it has no rows of
+    CHECK((finding.starts_with("'compare_inputs'") || finding.find("declares as read, and does not") != finding.npos));
+  }
+  seen.insert(parts.ops.begin(), parts.ops.end());
   Config weighed = small_config();
   weighed.data.has_ignored_targets = true;
   seen.merge(audit_training(weighed).ops);
