@@ -262,7 +262,7 @@ inline std::int64_t rms_norm_backward(const Buffer& dx, const Buffer& dgamma, co
 }
 
 /// y, or dy, and x, or dx: the number of rows.
-inline std::int64_t swiglu(const Buffer& y, const Buffer& x, std::int64_t width) {
+inline std::int64_t gated(const Buffer& y, const Buffer& x, std::int64_t width) {
   const std::int64_t rows = rows_of(y, width);
   same_dtype(y, x);
   ZS_CHECK(x.elems == 2 * y.elems, "{} elements in for {} rows of {}, expected {}", x.elems, rows, width, 2 * y.elems);

@@ -117,6 +117,14 @@ struct NormInput {
   NormInput(Buffer input, Buffer added, Buffer total) : x(input), residual(added), sum(total) {}
 };
 
+/// Factors of an RMS norm: `offset` + `weight`, added in f32 (Gemma's have the offset 1, so that weights are about 0).
+struct NormFactors {
+  Buffer weight;
+  float offset = 0;
+  NormFactors(Buffer factors) : weight(factors) {}  // NOLINT(google-explicit-constructor): weights alone are some
+  NormFactors(Buffer factors, float added) : weight(factors), offset(added) {}
+};
+
 /// Gradients that come back to a norm: dy, and, with it, `skip`, which comes back to the norm's input past it and has
 /// x's dtype: it is added to what the norm passes on, rounded to that dtype first, in the same pass.
 struct NormGradient {
@@ -277,12 +285,12 @@ struct KernelTable {
                               Buffer mean, Buffer rstd, Buffer gamma, float grad_beta);
 
   /// Zhang, Sennrich 2019: y = x * rstd * gamma over the last dim (width), rstd = 1 / sqrt(mean(x^2) + eps), f32
-  /// (rows); gamma f32 or bf16, whatever x is
-  void (*rms_norm_forward)(ExecContext& ctx, Buffer y, Buffer rstd, NormInput x, Buffer gamma, float eps);
+  /// (rows); gamma's weight f32 or bf16, whatever x is
+  void (*rms_norm_forward)(ExecContext& ctx, Buffer y, Buffer rstd, NormInput x, NormFactors gamma, float eps);
   /// dx (x's dtype; may be dy or skip); dgamma (width; f32 or x's dtype) := its sums over rows + grad_beta * what it
   /// holds
   void (*rms_norm_backward)(ExecContext& ctx, Buffer dx, Buffer dgamma, NormGradient dy, Buffer x, Buffer rstd,
-                            Buffer gamma, float grad_beta);
+                            NormFactors gamma, float grad_beta);
 
   /// Hendrycks, Gimpel 2016. tanh: 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))); erf: 0.5 x (1 + erf(x / sqrt 2))
   void (*gelu_forward)(ExecContext& ctx, Buffer y, Buffer x, GeluKind kind);
@@ -294,6 +302,9 @@ struct KernelTable {
   void (*swiglu_forward)(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width);
   /// dx (rows, 2 width) := dy * b * silu'(a), then dy * silu(a)
   void (*swiglu_backward)(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width);
+  /// The same two with gelu, by tanh, in place of silu (Shazeer 2020)
+  void (*geglu_forward)(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width);
+  void (*geglu_backward)(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width);
 
   /// Su et al. 2021: out := qkv `in` with the queries and keys of each sequence's token at position t turned; values
   /// are copied. Elements i and i + head_dim / 2 of a head, i < head_dim / 2, are a pair (halves, as in Llama's

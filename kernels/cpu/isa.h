@@ -28,6 +28,7 @@ struct LayerNormForward {
   Rows rows;
   float eps;
   Data residual = {}, sum = {};
+  float offset = 0;  // added to gamma
 };
 
 /// Arguments of the backward of a layer or RMS norm; RMS norm has no dbeta. dgamma and dbeta are plain sums, without
@@ -39,6 +40,7 @@ struct LayerNormBackward {
   const float *mean, *rstd;
   Rows rows;
   Data skip = {};
+  float offset = 0;  // added to gamma
 };
 
 /// out = table[ids[i]] + positions[i mod time]; positions.address null: none.
@@ -175,6 +177,8 @@ struct Isa {
   void (*layer_norm_backward)(int threads, const LayerNormBackward& args);
   void (*swiglu_forward)(int threads, Data y, Data x, Rows rows);
   void (*swiglu_backward)(int threads, Data dx, Data dy, Data x, Rows rows);
+  void (*geglu_forward)(int threads, Data y, Data x, Rows rows);
+  void (*geglu_backward)(int threads, Data dx, Data dy, Data x, Rows rows);
   void (*rotary)(int threads, const Rotary& args);
   void (*attention_forward)(int threads, const Attention& args);
   void (*attention_backward)(int threads, const Attention& args);

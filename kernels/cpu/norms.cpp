@@ -219,9 +219,12 @@ void backward_block(const LayerNormBackward& args, std::int64_t block, bool is_s
   put_together(sums + width, width);
 }
 
+/// out := in + offset
 template <Order kOrder>
-void widen(float* out, Data in, std::int64_t n) {
+void widen(float* out, Data in, std::int64_t n, float offset = 0) {
   with_type(in, [&](auto tag) { lay_out<kOrder>(out, elements<const decltype(tag)>(in), n); });
+  if (offset == 0) return;
+  for (std::int64_t i = 0; i < n; ++i) out[i] += offset;
 }
 
 template <Norm kNorm, bool kHasResidual>
@@ -233,7 +236,7 @@ void norm_forward(int threads, const LayerNormForward& args) {
     const Streamed is_streamed{stores.is_streamed,
                                kHasResidual && streams<T>(args.sum, args.rows.count * width, args.x, args.residual)};
     with_order<T>(stores.is_apart, [&]<Order kOrder>(Two<kOrder>) {
-      widen<kOrder>(args.wide, args.gamma, width);
+      widen<kOrder>(args.wide, args.gamma, width, args.offset);
       if constexpr (kNorm == Norm::layer) widen<kOrder>(args.wide + width, args.beta, width);
       parallel_ranges(split_rows(threads, args.rows.count, width), [=](std::int64_t begin, std::int64_t end) {
         for_each_row_group(begin, end, [&](std::int64_t row, auto group, std::int64_t ahead) {
@@ -252,7 +255,7 @@ void norm_backward(int threads, const LayerNormBackward& args) {
     using T = decltype(tag);
     const RowStores<T> stores(args.dx, args.rows, args.dy, args.x, args.skip);
     with_order<T>(stores.is_apart, [&]<Order kOrder>(Two<kOrder>) {
-      widen<kOrder>(args.wide, args.gamma, args.rows.width);
+      widen<kOrder>(args.wide, args.gamma, args.rows.width, args.offset);
       parallel_ranges(split_rows(threads, blocks.count, blocks.rows * args.rows.width),
                       [=](std::int64_t begin, std::int64_t end) {
                         for (std::int64_t block = begin; block < end; ++block)
@@ -337,11 +340,11 @@ void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbet
   store_gradient(ctx, dbeta, dbeta_sums, grad_beta);
 }
 
-void rms_norm_forward(ExecContext& ctx, Buffer y, Buffer rstd, NormInput x, Buffer gamma, float eps) {
-  const Rows rows{checks::rms_norm_forward(y, rstd, x, gamma), gamma.elems};
+void rms_norm_forward(ExecContext& ctx, Buffer y, Buffer rstd, NormInput x, NormFactors gamma, float eps) {
+  const Rows rows{checks::rms_norm_forward(y, rstd, x, gamma.weight), gamma.weight.elems};
   isa().layer_norm_forward(ctx.threads(), {.y = data_of(y),
                                            .x = data_of(x.x),
-                                           .gamma = data_of(gamma),
+                                           .gamma = data_of(gamma.weight),
                                            .beta = {},
                                            .mean = nullptr,
                                            .rstd = floats_of(rstd),
@@ -349,17 +352,18 @@ void rms_norm_forward(ExecContext& ctx, Buffer y, Buffer rstd, NormInput x, Buff
                                            .rows = rows,
                                            .eps = eps,
                                            .residual = data_or_none(x.residual),
-                                           .sum = data_or_none(x.sum)});
+                                           .sum = data_or_none(x.sum),
+                                           .offset = gamma.offset});
 }
 
-void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, NormGradient dy, Buffer x, Buffer rstd, Buffer gamma,
-                       float grad_beta) {
-  const Rows rows{checks::rms_norm_backward(dx, dgamma, dy, x, rstd, gamma), gamma.elems};
+void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, NormGradient dy, Buffer x, Buffer rstd,
+                       NormFactors gamma, float grad_beta) {
+  const Rows rows{checks::rms_norm_backward(dx, dgamma, dy, x, rstd, gamma.weight), gamma.weight.elems};
   float *wide = scratch(ctx, layer_norm_backward_scratch(rows.count, rows.width)), *sums = wide + rows.width;
   isa().layer_norm_backward(ctx.threads(), {.dx = data_of(dx),
                                             .dy = data_of(dy.dy),
                                             .x = data_of(x),
-                                            .gamma = data_of(gamma),
+                                            .gamma = data_of(gamma.weight),
                                             .dgamma = sums,
                                             .dbeta = nullptr,
                                             .wide = wide,
@@ -367,7 +371,8 @@ void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, NormGradient 
                                             .mean = nullptr,
                                             .rstd = floats_of(rstd),
                                             .rows = rows,
-                                            .skip = data_or_none(dy.skip)});
+                                            .skip = data_or_none(dy.skip),
+                                            .offset = gamma.offset});
   store_gradient(ctx, dgamma, sums, grad_beta);
 }
 

@@ -1,8 +1,7 @@
 #if defined(ZS_ISA)
+#include "kernels/cpu/gelu.h"
 #include "kernels/cpu/isa_families.h"
 #include "kernels/cpu/stream_store.h"
-#include "kernels/cpu/vec_math.h"
-#include "kernels/gelu_silu.h"
 
 namespace zs::cpu::ZS_ISA {
 namespace {
@@ -25,6 +24,28 @@ __attribute__((always_inline)) inline Vec silu_slope(Vec a) {
   return gate * fused(c, 1.0f - gate, all<Vec>(1.0f));
 }
 
+/// What a gate is of its elements, and that function's slope.
+struct Silu {
+  template <Precision kPrecision>
+  static Vec of(Vec a) {
+    return silu<kPrecision>(a);
+  }
+  template <Precision kPrecision>
+  static Vec slope(Vec a) {
+    return silu_slope<kPrecision>(a);
+  }
+};
+struct Gelu {
+  template <Precision kPrecision>
+  static Vec of(Vec a) {
+    return gelu_tanh<kPrecision>(a);
+  }
+  template <Precision kPrecision>
+  static Vec slope(Vec a) {
+    return gelu_tanh_slope<kPrecision>(a);
+  }
+};
+
 template <class T>
 constexpr Precision kPrecisionOf = sizeof(T) == 2 ? Precision::bf16 : Precision::full;
 
@@ -37,7 +58,8 @@ void for_each_row(int threads, Rows rows, bool is_streamed, Body body) {
   });
 }
 
-void swiglu_forward(int threads, Data y, Data x, Rows rows) {
+template <class Gate>
+void gated_forward(int threads, Data y, Data x, Rows rows) {
   with_type(y, [&](auto tag) {
     using T = decltype(tag);
     const bool is_streamed = streams<T>(y, rows.count * rows.width, x, x);
@@ -46,14 +68,15 @@ void swiglu_forward(int threads, Data y, Data x, Rows rows) {
       store_range<kOwnOrder<T>>(elements<T>(y) + row * width, 0, width, is_streamed, [=](std::int64_t i, auto part) {
         fetch_ahead(a + i, part);
         fetch_ahead(b + i, part);
-        return each([](Vec v) { return silu<kPrecisionOf<T>>(v); }, load(a + i, part)) * load(b + i, part);
+        return each([](Vec v) { return Gate::template of<kPrecisionOf<T>>(v); }, load(a + i, part)) * load(b + i, part);
       });
     });
   });
 }
 
 /// The halves of a row of dx one after the other: what the second reads is in the first cache by then.
-void swiglu_backward(int threads, Data dx, Data dy, Data x, Rows rows) {
+template <class Gate>
+void gated_backward(int threads, Data dx, Data dy, Data x, Rows rows) {
   with_type(dx, [&](auto tag) {
     using T = decltype(tag);
     const bool is_streamed = streams<T>(dx, 2 * rows.count * rows.width, dy, x);
@@ -65,10 +88,10 @@ void swiglu_backward(int threads, Data dx, Data dy, Data x, Rows rows) {
         fetch_ahead(b + i, part);
         fetch_ahead(g + i, part);
         return load(g + i, part) * load(b + i, part) *
-               each([](Vec v) { return silu_slope<kPrecisionOf<T>>(v); }, load(a + i, part));
+               each([](Vec v) { return Gate::template slope<kPrecisionOf<T>>(v); }, load(a + i, part));
       });
       store_range<kOwnOrder<T>>(out + width, 0, width, is_streamed, [=](std::int64_t i, auto part) {
-        return load(g + i, part) * each([](Vec v) { return silu<kPrecisionOf<T>>(v); }, load(a + i, part));
+        return load(g + i, part) * each([](Vec v) { return Gate::template of<kPrecisionOf<T>>(v); }, load(a + i, part));
       });
     });
   });
@@ -77,8 +100,10 @@ void swiglu_backward(int threads, Data dx, Data dy, Data x, Rows rows) {
 }  // namespace
 
 void fill_swiglu(Isa& isa) {
-  isa.swiglu_forward = swiglu_forward;
-  isa.swiglu_backward = swiglu_backward;
+  isa.swiglu_forward = gated_forward<Silu>;
+  isa.swiglu_backward = gated_backward<Silu>;
+  isa.geglu_forward = gated_forward<Gelu>;
+  isa.geglu_backward = gated_backward<Gelu>;
 }
 
 }  // namespace zs::cpu::ZS_ISA
@@ -91,12 +116,21 @@ namespace zs::cpu {
 namespace {
 
 void swiglu_forward(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width) {
-  isa().swiglu_forward(ctx.threads(), data_of(y), data_of(x), {checks::swiglu(y, x, width), width});
+  isa().swiglu_forward(ctx.threads(), data_of(y), data_of(x), {checks::gated(y, x, width), width});
 }
 
 void swiglu_backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width) {
   checks::same_as("dx", dx, x);
-  isa().swiglu_backward(ctx.threads(), data_of(dx), data_of(dy), data_of(x), {checks::swiglu(dy, x, width), width});
+  isa().swiglu_backward(ctx.threads(), data_of(dx), data_of(dy), data_of(x), {checks::gated(dy, x, width), width});
+}
+
+void geglu_forward(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width) {
+  isa().geglu_forward(ctx.threads(), data_of(y), data_of(x), {checks::gated(y, x, width), width});
+}
+
+void geglu_backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width) {
+  checks::same_as("dx", dx, x);
+  isa().geglu_backward(ctx.threads(), data_of(dx), data_of(dy), data_of(x), {checks::gated(dy, x, width), width});
 }
 
 }  // namespace
@@ -104,6 +138,8 @@ void swiglu_backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int6
 void fill_swiglu(KernelTable& table) {
   table.swiglu_forward = swiglu_forward;
   table.swiglu_backward = swiglu_backward;
+  table.geglu_forward = geglu_forward;
+  table.geglu_backward = geglu_backward;
 }
 
 }  // namespace zs::cpu

@@ -97,7 +97,7 @@ struct LayerNormArgs {
   const void *x, *residual, *gamma, *beta = nullptr;
   float *mean = nullptr, *rstd;
   Rows rows;
-  float eps;
+  float eps, offset = 0;  // offset: see NormFactors
   bool is_aligned = false, is_beta_bf16 = false;
 };
 
@@ -109,6 +109,7 @@ struct LayerNormBackwardArgs {
   const float *mean = nullptr, *rstd;
   float* parts = nullptr;
   Rows rows;
+  float offset = 0;
   bool is_aligned = false;
 };
 

@@ -61,20 +61,30 @@ __device__ inline Halves halves_of_thread(const Rows& rows) {
   return {row * width + begin, (row + 1) * width, 2 * row * width + begin, (2 * row + 1) * width};
 }
 
-template <class P>
-__device__ void swiglu_forward(const SwigluArgs& args) {
+/// What a gate is of its elements, and that function's slope.
+struct Silu {
+  __device__ static float of(float x) { return silu(x); }
+  __device__ static float slope(float x) { return silu_slope(x); }
+};
+struct Gelu {
+  __device__ static float of(float x) { return gelu(x, false); }
+  __device__ static float slope(float x) { return gelu_slope(x, false); }
+};
+
+template <class P, class Gate>
+__device__ void gated_forward(const SwigluArgs& args) {
   const Halves place = halves_of_thread(args.rows);
   if (place.at == place.end) return;
   const std::int64_t width = args.rows.width;
   float a[kRowElems], b[kRowElems];
   P::load(args.x, place.at_x, place.end_x, a);
   P::load(args.x, place.at_x + width, place.end_x + width, b);
-  for (int i = 0; i < kRowElems; ++i) a[i] = silu(a[i]) * b[i];
+  for (int i = 0; i < kRowElems; ++i) a[i] = Gate::of(a[i]) * b[i];
   P::store(args.y, place.at, place.end, a);
 }
 
-template <class P>
-__device__ void swiglu_backward(const SwigluArgs& args) {
+template <class P, class Gate>
+__device__ void gated_backward(const SwigluArgs& args) {
   const Halves place = halves_of_thread(args.rows);
   if (place.at == place.end) return;
   const std::int64_t width = args.rows.width;
@@ -83,8 +93,8 @@ __device__ void swiglu_backward(const SwigluArgs& args) {
   P::load(args.x, place.at_x + width, place.end_x + width, b);
   P::load(args.dy, place.at, place.end, dy);
   for (int i = 0; i < kRowElems; ++i) {
-    b[i] = dy[i] * b[i] * silu_slope(a[i]);
-    a[i] = dy[i] * silu(a[i]);
+    b[i] = dy[i] * b[i] * Gate::slope(a[i]);
+    a[i] = dy[i] * Gate::of(a[i]);
   }
   P::store(args.dx, place.at_x, place.end_x, b);
   P::store(args.dx, place.at_x + width, place.end_x + width, a);
@@ -109,8 +119,10 @@ ZS_KERNEL(zs_gelu_forward, MapArgs, map_pack<T>(args, [&](float x, float) { retu
 /// a: dy, b: x
 ZS_KERNEL(zs_gelu_backward, MapArgs,
           map_pack<T>(args, [&](float dy, float x) { return dy * gelu_slope(x, args.is_erf); }))
-ZS_KERNEL(zs_swiglu_forward, SwigluArgs, ZS_BY_PACKS(swiglu_forward<P>(args)))
-ZS_KERNEL(zs_swiglu_backward, SwigluArgs, ZS_BY_PACKS(swiglu_backward<P>(args)))
+ZS_KERNEL(zs_swiglu_forward, SwigluArgs, ZS_BY_PACKS(gated_forward<P, Silu>(args)))
+ZS_KERNEL(zs_swiglu_backward, SwigluArgs, ZS_BY_PACKS(gated_backward<P, Silu>(args)))
+ZS_KERNEL(zs_geglu_forward, SwigluArgs, ZS_BY_PACKS(gated_forward<P, Gelu>(args)))
+ZS_KERNEL(zs_geglu_backward, SwigluArgs, ZS_BY_PACKS(gated_backward<P, Gelu>(args)))
 
 extern "C" __global__ void zs_copy_rows(const CopyRowsArgs args) {
   switch (args.unit_bytes) {

@@ -31,16 +31,17 @@ void forward(ExecContext& ctx, const std::string& norm, LayerNormArgs args, DTyp
 }
 
 /// Arguments of the forward of either norm.
-LayerNormArgs forward_args(const Buffer& y, const Buffer& rstd, const NormInput& x, const Buffer& gamma,
+LayerNormArgs forward_args(const Buffer& y, const Buffer& rstd, const NormInput& x, const NormFactors& gamma,
                            std::int64_t rows, float eps) {
   return {.y = elements_of(y),
           .sum = elements_or_none(x.sum),
           .x = elements_of(x.x),
           .residual = elements_or_none(x.residual),
-          .gamma = elements_of(gamma),
+          .gamma = elements_of(gamma.weight),
           .rstd = floats_of(rstd),
-          .rows = {rows, gamma.elems},
-          .eps = eps};
+          .rows = {rows, gamma.weight.elems},
+          .eps = eps,
+          .offset = gamma.offset};
 }
 
 void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, NormInput x, Buffer gamma, Buffer beta,
@@ -52,9 +53,9 @@ void layer_norm_forward(ExecContext& ctx, Buffer y, Buffer mean, Buffer rstd, No
   forward(ctx, "zs_layer_norm", args, x.x.dtype, gamma, beta);
 }
 
-void rms_norm_forward(ExecContext& ctx, Buffer y, Buffer rstd, NormInput x, Buffer gamma, float eps) {
-  const std::int64_t rows = checks::rms_norm_forward(y, rstd, x, gamma);
-  forward(ctx, "zs_rms_norm", forward_args(y, rstd, x, gamma, rows, eps), x.x.dtype, gamma, gamma);
+void rms_norm_forward(ExecContext& ctx, Buffer y, Buffer rstd, NormInput x, NormFactors gamma, float eps) {
+  const std::int64_t rows = checks::rms_norm_forward(y, rstd, x, gamma.weight);
+  forward(ctx, "zs_rms_norm", forward_args(y, rstd, x, gamma, rows, eps), x.x.dtype, gamma.weight, gamma.weight);
 }
 
 /// grads: dgamma, and dbeta of layer norm. Either way has the same bits.
@@ -87,14 +88,15 @@ void backward(ExecContext& ctx, const std::string& norm, LayerNormBackwardArgs a
 
 /// Arguments of the backward of either norm.
 LayerNormBackwardArgs backward_args(const Buffer& dx, const NormGradient& dy, const Buffer& x, const Buffer& rstd,
-                                    const Buffer& gamma, std::int64_t rows) {
+                                    const NormFactors& gamma, std::int64_t rows) {
   return {.dx = elements_of(dx),
           .dy = elements_of(dy.dy),
           .skip = elements_or_none(dy.skip),
           .x = elements_of(x),
-          .gamma = elements_of(gamma),
+          .gamma = elements_of(gamma.weight),
           .rstd = floats_of(rstd),
-          .rows = {rows, gamma.elems}};
+          .rows = {rows, gamma.weight.elems},
+          .offset = gamma.offset};
 }
 
 void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbeta, NormGradient dy, Buffer x,
@@ -105,10 +107,10 @@ void layer_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, Buffer dbet
   backward(ctx, "zs_layer_norm", args, x.dtype, gamma, {dgamma, dbeta}, grad_beta);
 }
 
-void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, NormGradient dy, Buffer x, Buffer rstd, Buffer gamma,
-                       float grad_beta) {
-  const std::int64_t rows = checks::rms_norm_backward(dx, dgamma, dy, x, rstd, gamma);
-  backward(ctx, "zs_rms_norm", backward_args(dx, dy, x, rstd, gamma, rows), x.dtype, gamma, {dgamma}, grad_beta);
+void rms_norm_backward(ExecContext& ctx, Buffer dx, Buffer dgamma, NormGradient dy, Buffer x, Buffer rstd,
+                       NormFactors gamma, float grad_beta) {
+  const std::int64_t rows = checks::rms_norm_backward(dx, dgamma, dy, x, rstd, gamma.weight);
+  backward(ctx, "zs_rms_norm", backward_args(dx, dy, x, rstd, gamma, rows), x.dtype, gamma.weight, {dgamma}, grad_beta);
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ __device__ void norm_forward(const LayerNormArgs& args) {
     float y[kRowElems], gamma[kRowElems], beta[kRowElems] = {};
     x.get(begin, p, y);
     load_parameters<kNorm, typename Row::P, Param>(args, begin, gamma, beta);
-    for (int i = 0; i < kRowElems; ++i) y[i] = (y[i] - mean) * rstd * gamma[i] + beta[i];
+    for (int i = 0; i < kRowElems; ++i) y[i] = (y[i] - mean) * rstd * (gamma[i] + args.offset) + beta[i];
     Row::P::store(args.y, first + begin, first + width, y);
   });
   if (lane_of_warp() != 0) return;
@@ -129,7 +129,10 @@ class NormGradient {
       dy_.get(begin, p, dy);
       x_.get(begin, p, x);
       Row::P::template load<Param>(args_.gamma, begin, args_.rows.width, gamma);
-      for (int i = 0; i < kRowElems; ++i) x[i] = (x[i] - mean_) * rstd_;
+      for (int i = 0; i < kRowElems; ++i) {
+        x[i] = (x[i] - mean_) * rstd_;
+        gamma[i] += args_.offset;
+      }
       visit(begin, p, dy, x, gamma);
     });
   }

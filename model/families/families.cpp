@@ -19,11 +19,13 @@ const Family& olmoe_family();
 const Family& olmo2_family();
 const Family& phi3_family();
 const Family& smollm3_family();
+const Family& gemma3_family();
 
 std::span<const Family* const> families() {
   static const std::array all = {&gpt2_family(),  &llama_family(),   &mistral_family(),   &qwen2_family(),
                                  &qwen3_family(), &mixtral_family(), &qwen2_moe_family(), &qwen3_moe_family(),
-                                 &olmoe_family(), &olmo2_family(),   &phi3_family(),      &smollm3_family()};
+                                 &olmoe_family(), &olmo2_family(),   &phi3_family(),      &smollm3_family(),
+                                 &gemma3_family()};
   return all;
 }
 
@@ -39,8 +41,9 @@ const Family& family_of(const HfConfig& config) {
   const std::string architecture = config.architecture(), type = config.model_type();
   std::string known;
   for (const Family* family : families()) {
-    if (architecture.empty() ? type == family->name : architecture == family->architecture) {
-      if (!type.empty() && type != family->name) config.refuse("model_type");  // transformers would go by it
+    const std::string_view own = family->model_type.empty() ? family->name : family->model_type;
+    if (architecture.empty() ? type == own : architecture == family->architecture) {
+      if (!type.empty() && type != own) config.refuse("model_type");  // transformers would go by it
       return *family;
     }
     known += fmt::format("{}{}", known.empty() ? "" : ", ", family->architecture);

@@ -20,9 +20,10 @@ class HfConfig;
 /// name is compared nowhere else; each family is one file beside this one, and a line in families.cpp. Immutable, and
 /// there for ever.
 struct Family {
-  std::string_view name;          ///< the value of model.family: "gpt2"
-  std::string_view architecture;  ///< as a Hugging Face config.json has it: "GPT2LMHeadModel"
-  std::string_view summary;       ///< feature that distinguishes the family, for the documentation of model.family
+  std::string_view name;             ///< the value of model.family: "gpt2"
+  std::string_view architecture;     ///< as a Hugging Face config.json has it: "GPT2LMHeadModel"
+  std::string_view model_type = {};  ///< there, too; empty: the name
+  std::string_view summary;          ///< feature that distinguishes the family, for the documentation of model.family
   /// Keys of model.* that not every family has, and this one has: "model.kv_heads".
   std::vector<std::string_view> keys;
   /// Settings of config.json that from_config reads, and that change the model of any other family.

@@ -23,6 +23,8 @@ struct ModelConfig {
   std::int64_t rotary_context = 8192;
   std::int64_t pad_token_id = -1;
   std::vector<std::int64_t> no_rope_layers = {};
+  std::vector<std::int64_t> global_layers = {};
+  double local_rotary_base = 10000;
   std::int64_t experts = 0, experts_per_token = 0, expert_hidden = 0, shared_expert_hidden = 0;
   bool norm_topk = true;
   std::vector<std::int64_t> dense_layers = {};

@@ -11,7 +11,7 @@ std::unique_ptr<LanguageModel> make_olmo2(const ModelConfig& model) {
   TransformerOptions options = rotary_decoder(model);
   options.block.attention.qk_norm_eps = static_cast<float>(model.norm_eps);
   options.block.attention.has_qk_norm_of_all = true;
-  options.block.norms_outputs = true;
+  options.block.norms = NormPlace::output;
   return std::make_unique<Transformer>(options);
 }
 

@@ -90,7 +90,7 @@ Attention::Attention(std::string path, const AttentionOptions& options)
 RMSNorm* Attention::make_qk_norm(const char* name, std::int64_t heads) {
   if (!options_.qk_norm_eps) return nullptr;
   const std::int64_t width = options_.head_dim * (options_.has_qk_norm_of_all ? heads : 1);
-  return &make_child<RMSNorm>(name, width, *options_.qk_norm_eps);
+  return &make_child<RMSNorm>(name, width, *options_.qk_norm_eps, options_.qk_norm_offset);
 }
 
 Attention::OwnHeads Attention::own_heads() const {
@@ -111,7 +111,8 @@ Tensor Attention::normalized(const Tensor& qkv, const OwnHeads& own) {
   if (q_norm_ == nullptr) return qkv;
   if (own.others != nullptr) return normalized_part(qkv, own);
   if (!options_.has_qk_norm_of_all)
-    return qk_norm(qkv, q_norm_->weight(), k_norm_->weight(), options_.heads, options_.kv_heads, q_norm_->eps());
+    return qk_norm(qkv, q_norm_->weight(), k_norm_->weight(), options_.heads, options_.kv_heads, q_norm_->eps(),
+                   options_.qk_norm_offset);
   const std::int64_t queries = options_.heads * options_.head_dim, keys = options_.kv_heads * options_.head_dim;
   return concat({(*q_norm_)(slice(qkv, -1, 0, queries)), (*k_norm_)(slice(qkv, -1, queries, keys)),
                  slice(qkv, -1, queries + keys, keys)},
@@ -125,7 +126,8 @@ Tensor Attention::normalized_part(const Tensor& qkv, const OwnHeads& own) {
     const Tensor rows = slice(qkv, -1, first, heads * dim);
     const std::int64_t lines = rows.numel() / rows.shape()[-1];
     const Tensor x = cast(rows, DType::f32).reshape({lines, is_of_all ? 1 : heads, is_of_all ? heads * dim : dim});
-    Tensor squares = sum(x * x, {-1}, true), weight = cast(as_tensor(x.context(), by.weight()), DType::f32);
+    Tensor squares = sum(x * x, {-1}, true),
+           weight = cast(as_tensor(x.context(), by.weight()), DType::f32) + by.offset();
     if (is_of_all) {
       if (by.weight().part().is_whole())
         throw UsageError(fmt::format("\"{}\" is whole, and the heads that it is of are cut", by.path()),

@@ -6,6 +6,7 @@ namespace zs {
 
 Tensor gated(const Tensor& x, Activation activation) {
   if (activation == Activation::swiglu) return swiglu(x);
+  if (activation == Activation::geglu_tanh) return geglu(x);
   constexpr float kLimit = 7, kSlope = 1.702f;
   const std::int64_t width = x.shape()[-1] / 2;
   const Tensor gate = clamp(slice(x, -1, 0, width), std::numeric_limits<float>::lowest(), kLimit),

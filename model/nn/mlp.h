@@ -5,13 +5,15 @@
 
 namespace zs {
 
-/// Activation of an MLP's hidden elements. swiglu: silu of half of them times the other half (Shazeer 2020);
-/// clamped_swiglu: gpt-oss's (OpenAI 2025), g sigmoid(1.702 g) (u + 1) with g at most 7 and u within 7 of 0.
-enum class Activation : std::uint8_t { gelu_tanh, gelu_erf, relu, swiglu, clamped_swiglu };
+/// Activation of an MLP's hidden elements. swiglu, geglu_tanh: silu, or gelu, of half of them times the other half
+/// (Shazeer 2020); clamped_swiglu: gpt-oss's (OpenAI 2025), g sigmoid(1.702 g) (u + 1) with g at most 7 and u within 7
+/// of 0.
+enum class Activation : std::uint8_t { gelu_tanh, gelu_erf, relu, swiglu, geglu_tanh, clamped_swiglu };
 
 /// True if the activation takes two elements, a gate's and another, for each that it gives.
 constexpr bool is_gated(Activation activation) {
-  return activation == Activation::swiglu || activation == Activation::clamped_swiglu;
+  return activation == Activation::swiglu || activation == Activation::geglu_tanh ||
+         activation == Activation::clamped_swiglu;
 }
 /// (..., 2 F) -> (..., F): a gated activation of the gates, which come first, and the others.
 Tensor gated(const Tensor& x, Activation activation);

@@ -6,8 +6,8 @@
 
 namespace zs {
 
-Norm::Norm(std::string path, std::int64_t width, float eps)
-    : Layer(std::move(path)), weight_(add_parameter("weight", {width}, {.constant = 1}, false)), eps_(eps) {
+Norm::Norm(std::string path, std::int64_t width, float eps, float begin)
+    : Layer(std::move(path)), weight_(add_parameter("weight", {width}, {.constant = begin}, false)), eps_(eps) {
   if (!(eps >= 0) || !std::isfinite(eps))
     throw UsageError(fmt::format("norm \"{}\" with an eps of {}", this->path(), eps), "give a small number above 0");
 }
@@ -22,7 +22,7 @@ SumAndNorm Norm::forward_sum(const Tensor& x, const Tensor& residual) {
 }
 
 LayerNorm::LayerNorm(std::string path, std::int64_t width, float eps)
-    : Norm(std::move(path), width, eps), bias_(add_parameter("bias", {width}, {}, false)) {}
+    : Norm(std::move(path), width, eps, 1), bias_(add_parameter("bias", {width}, {}, false)) {}
 
 Tensor LayerNorm::normalize(const Tensor& x) { return layer_norm(x, weight_, bias_, eps_); }
 
@@ -30,17 +30,18 @@ SumAndNorm LayerNorm::add_and_normalize(const Tensor& x, const Tensor& residual)
   return add_layer_norm(x, residual, weight_, bias_, eps_);
 }
 
-RMSNorm::RMSNorm(std::string path, std::int64_t width, float eps) : Norm(std::move(path), width, eps) {}
+RMSNorm::RMSNorm(std::string path, std::int64_t width, float eps, float offset)
+    : Norm(std::move(path), width, eps, 1 - offset), offset_(offset) {}
 
-Tensor RMSNorm::normalize(const Tensor& x) { return rms_norm(x, weight_, eps_); }
+Tensor RMSNorm::normalize(const Tensor& x) { return rms_norm(x, weight_, eps_, offset_); }
 
 SumAndNorm RMSNorm::add_and_normalize(const Tensor& x, const Tensor& residual) {
-  return add_rms_norm(x, residual, weight_, eps_);
+  return add_rms_norm(x, residual, weight_, eps_, offset_);
 }
 
 std::unique_ptr<Norm> make_norm(NormKind kind, std::string path, std::int64_t width, float eps) {
-  if (kind == NormKind::rms) return std::make_unique<RMSNorm>(std::move(path), width, eps);
-  return std::make_unique<LayerNorm>(std::move(path), width, eps);
+  if (kind == NormKind::layer) return std::make_unique<LayerNorm>(std::move(path), width, eps);
+  return std::make_unique<RMSNorm>(std::move(path), width, eps, offset_of(kind));
 }
 
 }  // namespace zs

@@ -15,7 +15,8 @@ class Norm : public Layer<Norm> {
   bool serves_subclasses() const override { return true; }
 
  protected:
-  Norm(std::string path, std::int64_t width, float eps);
+  /// `begin`: what "weight" begins at.
+  Norm(std::string path, std::int64_t width, float eps, float begin);
 
   Parameter& weight_;
   float eps_;
@@ -37,21 +38,26 @@ class LayerNorm : public Norm {
   Parameter& bias_;
 };
 
-/// Zhang, Sennrich 2019: "weight" (C), which begins at one and does not decay.
+/// Zhang, Sennrich 2019: "weight" (C), which does not decay. Factors are offset + weight, and begin at one.
 class RMSNorm : public Norm {
  public:
-  explicit RMSNorm(std::string path, std::int64_t width, float eps = 1e-5f);
+  explicit RMSNorm(std::string path, std::int64_t width, float eps = 1e-5f, float offset = 0);
 
   Parameter& weight() { return weight_; }
   float eps() const { return eps_; }
+  float offset() const { return offset_; }
 
  private:
   Tensor normalize(const Tensor& x) override;
   SumAndNorm add_and_normalize(const Tensor& x, const Tensor& residual) override;
+
+  float offset_;
 };
 
-/// LayerNorm or RMSNorm.
-enum class NormKind : std::uint8_t { layer, rms };
+/// LayerNorm, RMSNorm, or RMSNorm with the offset 1, whose weights are about zero, as Gemma has it.
+enum class NormKind : std::uint8_t { layer, rms, rms_about_one };
+/// Offset of an RMS norm's factors.
+inline float offset_of(NormKind kind) { return kind == NormKind::rms_about_one ? 1.0f : 0.0f; }
 
 /// A norm of that kind.
 std::unique_ptr<Norm> make_norm(NormKind kind, std::string path, std::int64_t width, float eps);

@@ -25,6 +25,7 @@ Transformer::Transformer(const TransformerOptions& options)
                                                                          options.block.attention.width,
                                                                          Init{.normal_std = kPositionDeviation})
                                                 : nullptr),
+      embedding_scale_(options.embedding_scale),
       dropout_(make_child<Dropout>("dropout", options.embedding_dropout)),
       norm_(own_child(
           make_norm(options.block.norm, path_of("norm"), options.block.attention.width, options.block.norm_eps))),
@@ -51,7 +52,10 @@ std::int64_t Transformer::working_parameter_count() const {
 }
 
 Tensor Transformer::hidden(const Tensor& ids) {
-  Tensor x = dropout_(token_embedding_(ids, position_embedding_, first_position(), documents()));
+  Tensor x = token_embedding_(ids, position_embedding_, first_position(), documents());
+  if (embedding_scale_ != 1)
+    x = x * (x.dtype() == DType::bf16 ? static_cast<float>(BFloat16(embedding_scale_)) : embedding_scale_);
+  x = dropout_(x);
   for (TransformerBlock* block : blocks_) x = (*block)(x, documents());
   return norm_(x);
 }

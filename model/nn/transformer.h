@@ -13,6 +13,7 @@ struct TransformerOptions {
   std::int64_t vocab = 0, layers = 0;
   std::int64_t positions = 0;  ///< rows of learned positions, which are added to the tokens' embedding; 0: none
   bool is_tied = true;         ///< the head is the token embedding
+  float embedding_scale = 1;   ///< factor of the embeddings, rounded to their dtype
   std::int64_t padding = -1;   ///< padding id of the token embedding: see Embedding
   BlockOptions block;          ///< its sizes are the model's
   /// Changes what layers have of their own; none: all are alike.
@@ -41,6 +42,7 @@ class Transformer : public LanguageModel {
 
   Embedding& token_embedding_;
   Embedding* position_embedding_;  // null: none
+  const float embedding_scale_;
   Dropout& dropout_;
   Norm& norm_;
   Linear* head_;  // null: tied

@@ -16,9 +16,17 @@ TransformerBlock::TransformerBlock(std::string path, const BlockOptions& options
       attention_(make_child<Attention>("attention", options.attention)),
       norm2_(own_child(make_norm(options.norm, path_of("norm2"), options.attention.width, options.norm_eps))),
       mlp_(own_child(make_feed_forward(path_of("mlp"), options))),
-      norms_outputs_(options.norms_outputs),
+      norms_(options.norms),
+      output_norm1_(find_output_norm("output_norm1", options, norm1_)),
+      output_norm2_(find_output_norm("output_norm2", options, norm2_)),
       attention_dropout_(make_child<Dropout>("attention_dropout", options.residual_dropout)),
       mlp_dropout_(make_child<Dropout>("mlp_dropout", options.residual_dropout)) {}
+
+Norm* TransformerBlock::find_output_norm(const char* name, const BlockOptions& options, Norm& own) {
+  if (options.norms == NormPlace::input) return nullptr;
+  if (options.norms == NormPlace::output) return &own;
+  return &own_child(make_norm(options.norm, path_of(name), options.attention.width, options.norm_eps));
+}
 
 std::int64_t TransformerBlock::idle_parameter_count() const {
   const auto* const mixture = dynamic_cast<const Mixture*>(&mlp_);
@@ -41,10 +49,10 @@ Tensor TransformerBlock::attention(const Tensor& x, const Documents& documents) 
   const Tensor y = run(
       Recompute::attention, x,
       [this, documents](const auto& in) {
-        return std::vector{attention_.heads(norms_outputs_ ? in[0] : norm1_(in[0]), documents)};
+        return std::vector{attention_.heads(norms_ == NormPlace::output ? in[0] : norm1_(in[0]), documents)};
       },
       [this](const auto& in) { return attention_.out_proj(in[0]); });
-  return norms_outputs_ ? norm1_(y) : y;
+  return output_norm1_ != nullptr ? (*output_norm1_)(y) : y;
 }
 
 Tensor TransformerBlock::forward(const Tensor& x, const Documents& documents) {
@@ -55,11 +63,15 @@ Tensor TransformerBlock::forward(const Tensor& x, const Documents& documents) {
     const auto [sum, normalized] = norm2_.forward_sum(in[0], attention_dropout_(attention(in[0], documents)));
     return std::vector{sum, mlp_.body(normalized)};
   };
-  const auto up_to_norm = [this, documents](const std::vector<Tensor>& in) {
+  const auto up_to_norm = [this, up_to_hidden, documents](const std::vector<Tensor>& in) {
+    if (norms_ == NormPlace::both) {
+      const std::vector<Tensor> made = up_to_hidden(in);
+      return std::vector{made[0], (*output_norm2_)(mlp_.last(made[1]))};
+    }
     const Tensor sum = add(in[0], attention_dropout_(attention(in[0], documents)));
     return std::vector{sum, norm2_(mlp_.last(mlp_.body(sum)))};
   };
-  if (norms_outputs_)
+  if (norms_ != NormPlace::input)
     return run(Recompute::block, output(x), up_to_norm,
                [this](const auto& in) { return add(in[0], mlp_dropout_(in[1])); });
   // Values that stay f32 between the parts of a block are f32 from its beginning.

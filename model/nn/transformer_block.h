@@ -19,6 +19,9 @@ enum class Recompute : std::uint8_t {
   block,      ///< all: the block's input (C) is kept
 };
 
+/// Places of a block's norms: before attention and before the feed-forward part, of what these add, or both.
+enum class NormPlace : std::uint8_t { input, output, both };
+
 /// Options of TransformerBlock.
 struct BlockOptions {
   NormKind norm = NormKind::layer;
@@ -26,13 +29,13 @@ struct BlockOptions {
   AttentionOptions attention;
   MlpOptions mlp;
   std::optional<MixtureOptions> mixture = {};  ///< instead of the MLP
-  bool norms_outputs = false;  ///< norms are of what attention and the feed-forward part add, not of what they see
+  NormPlace norms = NormPlace::input;
   /// Share that is dropped of what attention and the feed-forward part add to the residual stream, in training
   float residual_dropout = 0;
 };
 
 /// A pre-norm transformer block: x + attention(norm1(x)), then x + mlp(norm2(x)); or, by options, x +
-/// norm1(attention(x)), then x + norm2(mlp(x)).
+/// norm1(attention(x)), then x + norm2(mlp(x)); or both, with "output_norm1" and "output_norm2" of what is added.
 class TransformerBlock : public Layer<TransformerBlock> {
  public:
   TransformerBlock(std::string path, const BlockOptions& options);
@@ -49,6 +52,7 @@ class TransformerBlock : public Layer<TransformerBlock> {
   LoraAdapters& make_adapters();
 
  private:
+  Norm* find_output_norm(const char* name, const BlockOptions& options, Norm& own);
   /// last(body({x})), recomputed where the block recomputes this part.
   Tensor run(Recompute part, const Tensor& x, const TensorsFunction& body, const TensorFunction& last);
   Tensor attention(const Tensor& x, const Documents& documents);
@@ -57,7 +61,8 @@ class TransformerBlock : public Layer<TransformerBlock> {
   Attention& attention_;
   Norm& norm2_;
   FeedForward& mlp_;
-  const bool norms_outputs_;
+  const NormPlace norms_;
+  Norm *output_norm1_, *output_norm2_;  // null: what is added is not normalised
   Dropout &attention_dropout_, &mlp_dropout_;
   LoraAdapters* adapters_ = nullptr;  // null: none
   Recompute recompute_ = Recompute::none;

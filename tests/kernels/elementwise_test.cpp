@@ -255,6 +255,33 @@ TEST_CASE("swiglu's gradients agree with central differences") {
                 1e-5 * (dtype == DType::bf16 ? 10 : 1));  // dy b up to 50, each slope 1e-7 off, 6e-6 for bf16
 }
 
+TEST_CASE("geglu is gelu of a row's first half times the second, and its gradients those of central differences") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const SwigluCase size = GENERATE(SwigluCase{1, 1}, SwigluCase{3, 100}, SwigluCase{7, 17}, SwigluCase{64, 512});
+  const std::int64_t n = size.rows * size.width;
+  Values x = swiglu_input(dtype, size), dy = Values::random(dtype, n, 4);
+  if (size.width == 100) x.set(99, 30.0);
+  const auto out =
+      run({Values::poison(dtype, n), Values::poison(dtype, 2 * n)}, [&](ExecContext& ctx, std::vector<Values>& o) {
+        k().geglu_forward(ctx, o[0].buffer(), x.buffer(), size.width);
+        k().geglu_backward(ctx, o[1].buffer(), dy.buffer(), x.buffer(), size.width);
+      });
+  const auto gelu = [](double v) {
+    return 0.5 * v * (1 + std::tanh(std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v)));
+  };
+  std::vector<double> y, dx(static_cast<std::size_t>(2 * n));
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int64_t at = i / size.width * 2 * size.width + i % size.width;
+    const double a = std::max(x[at], -700.0), b = x[at + size.width];
+    y.push_back(gelu(a) * b);
+    dx[static_cast<std::size_t>(at)] =
+        dy[i] * b * central_difference({a}, 0, [&](const std::vector<double>& v) { return gelu(v[0]); });
+    dx[static_cast<std::size_t>(at + size.width)] = dy[i] * gelu(a);
+  }
+  require_close(out[0], y, 3e-5);  // as swiglu, of an exponential of a cube
+  require_close(out[1], dx, 3e-5 * (dtype == DType::bf16 ? 10 : 1));
+}
+
 TEST_CASE("a kernel refuses buffers of the wrong size or type") {
   ExecContext ctx = make_context();
   Values a(DType::f32, 4), b(DType::f32, 5), c(DType::i32, 4);

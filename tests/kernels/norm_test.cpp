@@ -327,4 +327,24 @@ TEST_CASE("RMS norm's gradients of wide rows do not depend on the threads, and a
   require_close(out[1], dgamma, 1e-4);  // 400 terms of order 1 in f32
 }
 
+TEST_CASE("RMS norm with an offset has the bits of one whose weights are larger by it") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16), parameters = GENERATE(DType::f32, DType::bf16);
+  const RowSize size = GENERATE(RowSize{3, 17}, RowSize{17, 8}, RowSize{70, 1096});
+  Values x = Values::random(dtype, size.rows * size.width, 1, 2.0), dy = Values::random(dtype, x.elems(), 2);
+  Values gamma = Values::random(parameters, size.width, 3), larger(DType::f32, size.width);
+  for (std::int64_t i = 0; i < size.width; ++i)
+    larger.set(i, static_cast<double>(static_cast<float>(gamma[i]) + 0.75f));
+  std::vector<std::vector<Values>> of;
+  for (const NormFactors& factors : {NormFactors(gamma.buffer(), 0.75f), NormFactors(larger.buffer())}) {
+    of.push_back(run({Values::poison(dtype, x.elems()), Values::poison(DType::f32, size.rows),
+                      Values::poison(dtype, x.elems()), Values::poison(DType::f32, size.width)},
+                     [&](ExecContext& c, std::vector<Values>& o) {
+                       k().rms_norm_forward(c, o[0].buffer(), o[1].buffer(), x.buffer(), factors, 1e-5f);
+                       k().rms_norm_backward(c, o[2].buffer(), o[3].buffer(), dy.buffer(), x.buffer(), o[1].buffer(),
+                                             factors, 0.0f);
+                     }));
+  }
+  for (std::size_t i = 0; i < of[0].size(); ++i) CHECK(of[0][i].list() == of[1][i].list());
+}
+
 }  // namespace zs::test::norm_test

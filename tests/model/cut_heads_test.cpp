@@ -35,7 +35,8 @@ void qwen3(BlockOptions& block) {
 }
 void olmo2(BlockOptions& block) {
   qwen3(block);
-  block.attention.has_qk_norm_of_all = block.norms_outputs = true;
+  block.attention.has_qk_norm_of_all = true;
+  block.norms = NormPlace::output;
 }
 
 double max_difference(const std::vector<float>& a, const std::vector<float>& b) {

@@ -65,6 +65,7 @@ class Reference {
       : weights_(weights),
         model_(model),
         is_post_norm_(model.family == "olmo2"),
+        is_gemma_(model.family == "gemma3"),
         dims_{.batch = 1,
               .time = kTime,
               .heads = model.heads,
@@ -77,13 +78,19 @@ class Reference {
   Values logits(const std::vector<std::int32_t>& ids) {
     Values x =
         ref::embedding(ids, kTime, *find("token_embedding.weight"), find("position_embedding.weight"), model_.width);
+    if (is_gemma_) x = times(x, std::sqrt(static_cast<double>(model_.width)));
     for (std::int64_t layer = 0; layer < model_.layers; ++layer) {
       const std::string path = fmt::format("blocks.{}.", layer);
       const auto before = [&](const char* name) { return is_post_norm_ ? x : norm(path + name, x); };
-      const auto after = [&](const char* name, const Values& y) { return is_post_norm_ ? norm(path + name, y) : y; };
+      const auto after = [&](const char* name, const Values& y) {
+        if (is_gemma_) return norm(path + "output_" + name, y);
+        return is_post_norm_ ? norm(path + name, y) : y;
+      };
       const auto& plain = model_.no_rope_layers;
       const bool is_turned = std::find(plain.begin(), plain.end(), layer) == plain.end();
-      const Values attention = this->attention(path + "attention.", before("norm1"), is_turned);
+      const auto& global = model_.global_layers;
+      const bool is_local = is_gemma_ && std::find(global.begin(), global.end(), layer) == global.end();
+      const Values attention = this->attention(path + "attention.", before("norm1"), is_turned, is_local);
       x = ref::add(x, after("norm1", linear(path + "attention.out", attention)));
       x = ref::add(x, after("norm2", mlp(path + "mlp.", before("norm2"))));
     }
@@ -98,10 +105,20 @@ class Reference {
     return found == weights_.end() ? nullptr : &found->second;
   }
   Values norm(const std::string& path, const Values& x) const {
-    const Values& weight = *find(path + ".weight");
+    const Values weight = factors(*find(path + ".weight"));
     const Values* const bias = find(path + ".bias");
     return bias != nullptr ? ref::layer_norm(x, weight, *bias, model_.norm_eps)
                            : ref::rms_norm(x, weight, model_.norm_eps);
+  }
+  static Values times(Values x, double factor) {
+    for (double& value : x) value *= factor;
+    return x;
+  }
+  /// Factors of an RMS norm with these weights.
+  Values factors(Values weight) const {
+    if (is_gemma_)
+      for (double& value : weight) value += 1;
+    return weight;
   }
   Values linear(const std::string& path, const Values& x) const {
     return ref::linear(x, *find(path + ".weight"), find(path + ".bias"), static_cast<std::int64_t>(x.size()) / kTime);
@@ -117,14 +134,18 @@ class Reference {
     }
     return y;
   }
-  Values attention(const std::string& path, const Values& x, bool is_turned) const {
+  Values attention(const std::string& path, const Values& x, bool is_turned, bool is_local) const {
+    ref::Attention dims = dims_;
+    if (is_gemma_ && !is_local) dims.window = kTime;
     Values qkv = linear(path + "qkv", x);
     if (const Values* const q = find(path + "q_norm.weight"), * const k = find(path + "k_norm.weight"); q != nullptr)
-      qkv = std::ssize(*q) == dims_.head_dim ? ref::qk_norm(qkv, *q, *k, dims_, model_.norm_eps)
+      qkv = std::ssize(*q) == dims_.head_dim ? ref::qk_norm(qkv, factors(*q), factors(*k), dims_, model_.norm_eps)
                                              : norm_of_all(qkv, *q, *k);
     if (find("position_embedding.weight") == nullptr && is_turned)
-      qkv = ref::rotary(qkv, dims_, {.base = model_.rotary_base, .scaling = scaling_});
-    return ref::causal_attention(qkv, dims_);
+      qkv = ref::rotary(qkv, dims_,
+                        is_local ? RotaryOptions{.base = model_.local_rotary_base}
+                                 : RotaryOptions{.base = model_.rotary_base, .scaling = scaling_});
+    return ref::causal_attention(qkv, dims);
   }
   /// Token by token, and expert by expert.
   Values mixture(const std::string& path, const Values& x) const {
@@ -166,12 +187,19 @@ class Reference {
     if (find(path + "gate_up.weight") == nullptr)
       return linear(path + "down", ref::gelu(linear(path + "up", x),
                                              model_.activation == "gelu_erf" ? GeluKind::erf : GeluKind::tanh));
-    return linear(path + "down", ref::swiglu(linear(path + "gate_up", x), 2 * model_.hidden));
+    const Values rows = linear(path + "gate_up", x);
+    if (!is_gemma_) return linear(path + "down", ref::swiglu(rows, 2 * model_.hidden));
+    Values gated, gates = ref::gelu(rows, GeluKind::tanh);
+    for (std::int64_t i = 0; i < kTime * model_.hidden; ++i) {
+      const auto at = static_cast<std::size_t>(i / model_.hidden * 2 * model_.hidden + i % model_.hidden);
+      gated.push_back(gates[at] * rows[at + static_cast<std::size_t>(model_.hidden)]);
+    }
+    return linear(path + "down", gated);
   }
 
   const Weights& weights_;
   const ModelConfig& model_;
-  const bool is_post_norm_;
+  const bool is_post_norm_, is_gemma_;
   ref::Attention dims_;
   RotaryScaling scaling_;
 };
@@ -216,6 +244,18 @@ std::vector<Case> cases() {
       {{.family = "olmo2", .tied_head = false}, {block + "attention.q_norm.weight", block + "norm2.weight"}, {}},
       {{.family = "phi3", .tied_head = false, .window = 4}, {block + "attention.qkv.weight"}, {}},
       {{.family = "smollm3", .tied_head = true, .no_rope_layers = {1}}, {}, {head}},
+      {{.family = "gemma3",
+        .kv_heads = 1,
+        .rotary_base = 1e6,
+        .tied_head = true,
+        .head_dim = 8,
+        .window = 3,
+        .rotary_scaling = "linear",
+        .rotary_factor = 3,
+        .global_layers = {1}},
+       {block + "output_norm1.weight", block + "output_norm2.weight", block + "attention.q_norm.weight"},
+       {head},
+       {.factor = 3}},
       {{.family = "qwen2_moe",
         .tied_head = false,
         .experts = 3,

@@ -77,6 +77,8 @@ TEST_CASE("C8: each key may change, may change and is named, or may not") {
                                          "config.model.expert_hidden",
                                          "config.model.experts",
                                          "config.model.experts_per_token",
+                                         "config.model.global_layers",
+                                         "config.model.local_rotary_base",
                                          "config.model.no_rope_layers",
                                          "config.model.norm_topk",
                                          "config.model.shared_expert_hidden",

@@ -227,8 +227,9 @@ void check_experts(ConfigDraft& draft, const Family& family) {
 
 void check_layer_lists(ConfigDraft& draft) {
   const ModelConfig& model = draft.config.model;
-  for (const auto& [key, layers] :
-       {std::pair("model.dense_layers", &model.dense_layers), {"model.no_rope_layers", &model.no_rope_layers}}) {
+  for (const auto& [key, layers] : {std::pair("model.dense_layers", &model.dense_layers),
+                                    {"model.no_rope_layers", &model.no_rope_layers},
+                                    {"model.global_layers", &model.global_layers}}) {
     if (!are_good(draft, {key, "model.layers"})) continue;
     const auto beyond = std::find_if(layers->begin(), layers->end(), [&](auto layer) { return layer >= model.layers; });
     if (beyond != layers->end())

@@ -11,6 +11,7 @@ struct Norm {
   Parameter* gamma;
   Parameter* beta;
   float eps;
+  float offset = 0;  // of gamma: RMS norm
 
   bool is_layer() const { return beta != nullptr; }
 };
@@ -59,10 +60,10 @@ Tensor norm_gradients(const Tensor& dy, const Tensor& held, const Saved& saved, 
     info = declare_gradient(std::move(info), dbeta);
   }
   context.launch(std::move(info), [&kernels = context.kernels(), is_layer, out, in, x, mean, rstd, scale,
-                                   dgamma = dgamma, dbeta = dbeta](ExecContext& exec) {
+                                   dgamma = dgamma, dbeta = dbeta, offset = norm.offset](ExecContext& exec) {
     if (is_layer)
       return kernels.layer_norm_backward(exec, out, dgamma.buffer, dbeta.buffer, in, x, mean, rstd, scale, dgamma.beta);
-    kernels.rms_norm_backward(exec, out, dgamma.buffer, in, x, rstd, scale, dgamma.beta);
+    kernels.rms_norm_backward(exec, out, dgamma.buffer, in, x, rstd, {scale, offset}, dgamma.beta);
   });
   return dx;
 }
@@ -84,9 +85,9 @@ void launch_norm(Context& context, const NormInput& in, const Saved& saved, cons
     info.writes.push_back(in.sum);
   }
   context.launch(std::move(info), [&kernels = context.kernels(), is_layer, out, mean, rstd, in, scale, shift,
-                                   eps = norm.eps](ExecContext& exec) {
+                                   eps = norm.eps, offset = norm.offset](ExecContext& exec) {
     if (is_layer) return kernels.layer_norm_forward(exec, out, mean, rstd, in, scale, shift, eps);
-    kernels.rms_norm_forward(exec, out, rstd, in, scale, eps);
+    kernels.rms_norm_forward(exec, out, rstd, in, {scale, offset}, eps);
   });
 }
 
@@ -124,14 +125,16 @@ Tensor layer_norm(const Tensor& x, Parameter& gamma, Parameter& beta, float eps)
   return run(x, {}, {&gamma, &beta, eps}).y;
 }
 
-Tensor rms_norm(const Tensor& x, Parameter& gamma, float eps) { return run(x, {}, {&gamma, nullptr, eps}).y; }
+Tensor rms_norm(const Tensor& x, Parameter& gamma, float eps, float offset) {
+  return run(x, {}, {&gamma, nullptr, eps, offset}).y;
+}
 
 SumAndNorm add_layer_norm(const Tensor& x, const Tensor& residual, Parameter& gamma, Parameter& beta, float eps) {
   return run_adding(x, residual, {&gamma, &beta, eps});
 }
 
-SumAndNorm add_rms_norm(const Tensor& x, const Tensor& residual, Parameter& gamma, float eps) {
-  return run_adding(x, residual, {&gamma, nullptr, eps});
+SumAndNorm add_rms_norm(const Tensor& x, const Tensor& residual, Parameter& gamma, float eps, float offset) {
+  return run_adding(x, residual, {&gamma, nullptr, eps, offset});
 }
 
 }  // namespace zs

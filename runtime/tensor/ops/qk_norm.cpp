@@ -22,6 +22,7 @@ struct Parts {
 /// One of the two norms: x (rows, columns), rstd (rows heads) are what backward needs of the forward.
 struct HeadNorm {
   Parameter* weight;
+  float offset;
   Tensor x, rstd;
 };
 
@@ -40,11 +41,12 @@ Columns alone(const Columns& columns) { return {0, columns.count, columns.count,
 struct Operands {
   Columns columns;
   Buffer x, rstd, weight;
+  float offset;
   Parameter::GradTarget target;
 };
 
 Operands operands_of(const HeadNorm& norm, const Columns& columns) {
-  return {columns, norm.x.buffer(), norm.rstd.buffer(), norm.weight->value(), {}};
+  return {columns, norm.x.buffer(), norm.rstd.buffer(), norm.weight->value(), norm.offset, {}};
 }
 
 /// y := both norms of qkv. normal: room for the norm of the queries, or of the keys.
@@ -63,7 +65,7 @@ void launch_forward(const Parts& parts, const HeadNorm (&norms)[2], const Tensor
                    for (const Operands& norm : both) {
                      const Buffer normalized = room.slice(0, norm.x.elems);
                      copy_columns(exec, kernels, norm.x, alone(norm.columns), in, norm.columns);
-                     kernels.rms_norm_forward(exec, normalized, norm.rstd, norm.x, norm.weight, eps);
+                     kernels.rms_norm_forward(exec, normalized, norm.rstd, norm.x, {norm.weight, norm.offset}, eps);
                      copy_columns(exec, kernels, out, norm.columns, normalized, alone(norm.columns));
                    }
                  });
@@ -92,21 +94,22 @@ void launch_backward(const Parts& parts, const HeadNorm (&norms)[2], const Tenso
     for (const Operands& norm : both) {
       const Buffer grad = room.slice(0, norm.x.elems);
       copy_columns(exec, kernels, grad, alone(norm.columns), in, norm.columns);
-      kernels.rms_norm_backward(exec, grad, norm.target.buffer, grad, norm.x, norm.rstd, norm.weight, norm.target.beta);
+      kernels.rms_norm_backward(exec, grad, norm.target.buffer, grad, norm.x, norm.rstd, {norm.weight, norm.offset},
+                                norm.target.beta);
       copy_columns(exec, kernels, out, norm.columns, grad, alone(norm.columns));
     }
   });
 }
 
-HeadNorm head_norm(const Tensor& qkv, Parameter& weight, std::int64_t rows, const Columns& columns) {
-  return {&weight, Tensor::empty(qkv.context(), {rows, columns.count}, qkv.dtype()),
+HeadNorm head_norm(const Tensor& qkv, Parameter& weight, float offset, std::int64_t rows, const Columns& columns) {
+  return {&weight, offset, Tensor::empty(qkv.context(), {rows, columns.count}, qkv.dtype()),
           Tensor::empty(qkv.context(), {rows * columns.count / weight.numel()}, DType::f32)};
 }
 
 }  // namespace
 
 Tensor qk_norm(const Tensor& qkv, Parameter& q_weight, Parameter& k_weight, std::int64_t heads, std::int64_t kv_heads,
-               float eps) {
+               float eps, float offset) {
   require_float("qk_norm", "qkv", qkv);
   const std::int64_t keys = kv_heads > 0 ? kv_heads : heads, head_dim = q_weight.numel(),
                      width = (heads + 2 * keys) * head_dim;
@@ -124,7 +127,7 @@ Tensor qk_norm(const Tensor& qkv, Parameter& q_weight, Parameter& k_weight, std:
                     {(heads + keys) * head_dim, keys * head_dim, width, rows}};
   const Shape of_queries{rows, parts.q.count};
   Tensor y = Tensor::empty(context, qkv.shape(), qkv.dtype());
-  HeadNorm q = head_norm(qkv, q_weight, rows, parts.q), k = head_norm(qkv, k_weight, rows, parts.k);
+  HeadNorm q = head_norm(qkv, q_weight, offset, rows, parts.q), k = head_norm(qkv, k_weight, offset, rows, parts.k);
   launch_forward(parts, {q, k}, y, qkv, Tensor::empty(context, of_queries, qkv.dtype()), eps);
   record_op(y, "qk_norm", {qkv}, {&q_weight, &k_weight},
             [parts, q = std::move(q), k = std::move(k), of_queries](const Tensor& dy) {

@@ -79,6 +79,8 @@ std::map<std::string, EmulatedKernel> emulated_kernels() {
       ZS_EMULATED_TYPED(zs_gelu_backward, false),
       ZS_EMULATED_TYPED(zs_swiglu_forward, false),
       ZS_EMULATED_TYPED(zs_swiglu_backward, false),
+      ZS_EMULATED_TYPED(zs_geglu_forward, false),
+      ZS_EMULATED_TYPED(zs_geglu_backward, false),
       ZS_EMULATED_TYPED(zs_rotary, true),
       ZS_EMULATED(zs_copy_rows, false),
       ZS_EMULATED(zs_reduce, true),

@@ -17,7 +17,7 @@ import tiny_run
 
 LIMIT_S = 120
 CASES = harness.ROOT / "tests" / "data" / "huggingface"
-FAMILIES = ("gpt2", "llama", "llama3-rope", "mistral-window", "qwen2", "qwen3", "olmo2", "phi3", "smollm3")  # mixtures: mixtures_test.py
+FAMILIES = ("gpt2", "llama", "llama3-rope", "mistral-window", "qwen2", "qwen3", "olmo2", "phi3", "smollm3", "gemma3")  # mixtures: mixtures_test.py
 MODEL, CANNOT_CREATE, CONFIG = 67, 73, 78
 TOLERANCE = 1e-5  # relative, of sums of f32 in another order
 F32, BF16 = (TOLERANCE, TOLERANCE), (1e-3, 2**-8)  # of losses, and of the gradient's norm
@@ -189,6 +189,7 @@ EVALUATED = [
     ("gpt2", {"num_attention_heads": 2}, 5.83642912), ("gpt2", {"reorder_and_upcast_attn": True}, 5.83640671), ("gpt2", {"n_embd": 32, "hidden_size": 64, "n_positions": 7, "max_position_embeddings": 128}, 5.83640671),
     ("llama", {"hidden_act": "swish", "use_cache": False, "pretraining_tp": 2, "attention_dropout": None}, 5.86375475),
     ("qwen2", {"use_sliding_window": False, "sliding_window": 0}, 5.89359188),
+    ("gemma3", {"rope_parameters": None, "layer_types": None, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "sliding_window_pattern": 3}, 5.83203459),  # as published
 ]
 
 
@@ -211,7 +212,7 @@ def answers(train, work, report, case, ranks=3):
 
 
 def inference_cases(train, work, report):
-    for case in ("mistral-window", "olmo2", "smollm3"):
+    for case in ("mistral-window", "olmo2", "smollm3", "gemma3"):
         answers(train, work, report, case, 3 if case == "mistral-window" else None)
     for case, changes, loss in EVALUATED:
         evaluates(train, report, f"{case} with {json.dumps(changes)}", copied(work, case, lambda config: config.update(changes)), loss)
@@ -326,7 +327,8 @@ def refusal_cases(train, work, report):
                 ("gpt2", "add_cross_attention", True), ("qwen3", "attention_bias", True), ("qwen3", "hidden_act", "gelu"),
                 ("llama3-rope", "mlp_bias", True), ("llama3-rope", "attention_dropout", 0.1), ("llama3-rope", "quantization_config", {"bits": 4}),
                 ("llama3-rope", "partial_rotary_factor", 0.5), ("llama3-rope", "num_local_experts", 4), ("phi3", "resid_pdrop", 0.1),
-                ("smollm3", "no_rope_layers", [1, 0]), ("qwen2", "layer_types", ["full_attention", "sliding_attention"])]
+                ("smollm3", "no_rope_layers", [1, 0]), ("gemma3", "query_pre_attn_scalar", 16), ("gemma3", "hidden_activation", "gelu"), ("gemma3", "final_logit_softcapping", 30.0),
+                ("qwen2", "layer_types", ["full_attention", "sliding_attention"])]
     for case, key, value in settings:
         refused(train, work, report, f"{case} with {key} = {value}", copied(work, case, lambda config: config.update({key: value})), [key])
     rope = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}
