@@ -302,7 +302,7 @@ struct KernelTable {
   void (*swiglu_forward)(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width);
   /// dx (rows, 2 width) := dy * b * silu'(a), then dy * silu(a)
   void (*swiglu_backward)(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width);
-  /// The same two with gelu, by tanh, in place of silu (Shazeer 2020)
+  /// swiglu with gelu, by tanh, in place of silu (Shazeer 2020)
   void (*geglu_forward)(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width);
   void (*geglu_backward)(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width);
 

@@ -24,7 +24,7 @@ __attribute__((always_inline)) inline Vec silu_slope(Vec a) {
   return gate * fused(c, 1.0f - gate, all<Vec>(1.0f));
 }
 
-/// What a gate is of its elements, and that function's slope.
+/// Function of a gate's elements, and its slope.
 struct Silu {
   template <Precision kPrecision>
   static Vec of(Vec a) {

@@ -61,7 +61,7 @@ __device__ inline Halves halves_of_thread(const Rows& rows) {
   return {row * width + begin, (row + 1) * width, 2 * row * width + begin, (2 * row + 1) * width};
 }
 
-/// What a gate is of its elements, and that function's slope.
+/// Function of a gate's elements, and its slope.
 struct Silu {
   __device__ static float of(float x) { return silu(x); }
   __device__ static float slope(float x) { return silu_slope(x); }

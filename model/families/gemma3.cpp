@@ -103,7 +103,7 @@ nlohmann::ordered_json gemma3_to_config(const ModelConfig& model) {
   config[kTypes] = json::array();
   for (std::int64_t layer = 0; layer < model.layers; ++layer)
     config[kTypes].push_back(is_global(model, layer) || model.window == 0 ? kFull : kSliding);
-  config[kLocalBase] = model.local_rotary_base;  // where readers of the older form find it
+  config[kLocalBase] = model.local_rotary_base;  // readers of the older form find it here
   config[kRope] = {{kFull, config[kRope]}, {kSliding, {{kBase, model.local_rotary_base}, {"rope_type", "default"}}}};
   return config;
 }

@@ -111,8 +111,8 @@ Tensor Attention::normalized(const Tensor& qkv, const OwnHeads& own) {
   if (q_norm_ == nullptr) return qkv;
   if (own.others != nullptr) return normalized_part(qkv, own);
   if (!options_.has_qk_norm_of_all)
-    return qk_norm(qkv, q_norm_->weight(), k_norm_->weight(), options_.heads, options_.kv_heads, q_norm_->eps(),
-                   options_.qk_norm_offset);
+    return qk_norm(qkv, q_norm_->weight(), k_norm_->weight(), options_.heads, options_.kv_heads,
+                   {.eps = q_norm_->eps(), .offset = q_norm_->offset()});
   const std::int64_t queries = options_.heads * options_.head_dim, keys = options_.kv_heads * options_.head_dim;
   return concat({(*q_norm_)(slice(qkv, -1, 0, queries)), (*k_norm_)(slice(qkv, -1, queries, keys)),
                  slice(qkv, -1, queries + keys, keys)},

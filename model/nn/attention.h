@@ -20,7 +20,7 @@ struct AttentionOptions {
   std::optional<RotaryOptions> rotary = {};   ///< queries and keys are turned by their positions
   std::optional<float> qk_norm_eps = {};      ///< an RMS norm of each query head, and of each key head, before that
   bool has_qk_norm_of_all = false;            ///< these norms are of all heads together
-  float qk_norm_offset = 0;                   ///< what their weights are added to: see RMSNorm
+  float qk_norm_offset = 0;                   ///< offset of their factors (RMSNorm)
   bool is_one_matrix = false;                 ///< "qkv" is one, not three (Parameter::matrix_rows)
   Init out_init = {.normal_std = kWeightDeviation};
   /// Share of the probabilities that is dropped, in training: they are then kept whole, (B, heads, T, T)

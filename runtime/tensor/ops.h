@@ -25,7 +25,7 @@ Tensor embedding(const Tensor& ids, Parameter& table, Parameter* positions, std:
 /// (..., C) -> (..., C), gamma and beta (C).
 Tensor layer_norm(const Tensor& x, Parameter& gamma, Parameter& beta, float eps = 1e-5f);
 
-/// (..., C) -> (..., C), gamma (C): factors are offset + gamma, added in f32.
+/// (..., C) -> (..., C), gamma (C). Factors are offset + gamma, added in f32.
 Tensor rms_norm(const Tensor& x, Parameter& gamma, float eps = 1e-5f, float offset = 0);
 
 /// x + residual, and its norm.
@@ -51,7 +51,7 @@ Tensor linear_gelu(const Tensor& x, Parameter& weight, Parameter* bias, GeluKind
 
 /// (..., 2 F) -> (..., F): silu of the first half of each row times the second.
 Tensor swiglu(const Tensor& x);
-/// The same with gelu, by tanh, in place of silu.
+/// (..., 2 F) -> (..., F): gelu, by tanh, of the first half of each row times the second.
 Tensor geglu(const Tensor& x);
 
 /// A parameter's value, copied, for ops that take tensors; what comes back to it is added to the parameter's gradient.
@@ -80,9 +80,13 @@ Tensor cached_attention(const Tensor& qkv, const Tensor& cache, const CachedAtte
 Tensor rotary(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, const RotaryOptions& options = {},
               const Documents& documents = {});
 
-/// qkv with an RMS norm of every query head and of every key head, by weights (head_dim) of their own: see rms_norm.
+/// Options of an RMS norm: what is added to the mean square, and to the weights.
+struct RmsOptions {
+  float eps = 1e-5f, offset = 0;
+};
+/// qkv with an RMS norm of every query head and of every key head, by weights (head_dim) of their own.
 Tensor qk_norm(const Tensor& qkv, Parameter& q_weight, Parameter& k_weight, std::int64_t heads, std::int64_t kv_heads,
-               float eps = 1e-5f, float offset = 0);
+               const RmsOptions& options = {});
 
 /// Part of a head's classes, where ranks have them one after the other: the weight is this rank's rows of it.
 struct ClassParts {

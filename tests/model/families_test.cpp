@@ -78,7 +78,7 @@ class Reference {
   Values logits(const std::vector<std::int32_t>& ids) {
     Values x =
         ref::embedding(ids, kTime, *find("token_embedding.weight"), find("position_embedding.weight"), model_.width);
-    if (is_gemma_) x = times(x, std::sqrt(static_cast<double>(model_.width)));
+    for (double& value : x) value *= is_gemma_ ? std::sqrt(static_cast<double>(model_.width)) : 1;
     for (std::int64_t layer = 0; layer < model_.layers; ++layer) {
       const std::string path = fmt::format("blocks.{}.", layer);
       const auto before = [&](const char* name) { return is_post_norm_ ? x : norm(path + name, x); };
@@ -88,9 +88,7 @@ class Reference {
       };
       const auto& plain = model_.no_rope_layers;
       const bool is_turned = std::find(plain.begin(), plain.end(), layer) == plain.end();
-      const auto& global = model_.global_layers;
-      const bool is_local = is_gemma_ && std::find(global.begin(), global.end(), layer) == global.end();
-      const Values attention = this->attention(path + "attention.", before("norm1"), is_turned, is_local);
+      const Values attention = this->attention(path + "attention.", before("norm1"), is_turned, is_local(layer));
       x = ref::add(x, after("norm1", linear(path + "attention.out", attention)));
       x = ref::add(x, after("norm2", mlp(path + "mlp.", before("norm2"))));
     }
@@ -110,15 +108,14 @@ class Reference {
     return bias != nullptr ? ref::layer_norm(x, weight, *bias, model_.norm_eps)
                            : ref::rms_norm(x, weight, model_.norm_eps);
   }
-  static Values times(Values x, double factor) {
-    for (double& value : x) value *= factor;
-    return x;
-  }
   /// Factors of an RMS norm with these weights.
   Values factors(Values weight) const {
-    if (is_gemma_)
-      for (double& value : weight) value += 1;
+    for (double& value : weight) value += is_gemma_ ? 1 : 0;
     return weight;
+  }
+  bool is_local(std::int64_t layer) const {
+    const auto& global = model_.global_layers;
+    return is_gemma_ && std::find(global.begin(), global.end(), layer) == global.end();
   }
   Values linear(const std::string& path, const Values& x) const {
     return ref::linear(x, *find(path + ".weight"), find(path + ".bias"), static_cast<std::int64_t>(x.size()) / kTime);
@@ -187,14 +184,8 @@ class Reference {
     if (find(path + "gate_up.weight") == nullptr)
       return linear(path + "down", ref::gelu(linear(path + "up", x),
                                              model_.activation == "gelu_erf" ? GeluKind::erf : GeluKind::tanh));
-    const Values rows = linear(path + "gate_up", x);
-    if (!is_gemma_) return linear(path + "down", ref::swiglu(rows, 2 * model_.hidden));
-    Values gated, gates = ref::gelu(rows, GeluKind::tanh);
-    for (std::int64_t i = 0; i < kTime * model_.hidden; ++i) {
-      const auto at = static_cast<std::size_t>(i / model_.hidden * 2 * model_.hidden + i % model_.hidden);
-      gated.push_back(gates[at] * rows[at + static_cast<std::size_t>(model_.hidden)]);
-    }
-    return linear(path + "down", gated);
+    const auto gated = is_gemma_ ? ref::geglu : ref::swiglu;
+    return linear(path + "down", gated(linear(path + "gate_up", x), 2 * model_.hidden));
   }
 
   const Weights& weights_;
@@ -244,18 +235,9 @@ std::vector<Case> cases() {
       {{.family = "olmo2", .tied_head = false}, {block + "attention.q_norm.weight", block + "norm2.weight"}, {}},
       {{.family = "phi3", .tied_head = false, .window = 4}, {block + "attention.qkv.weight"}, {}},
       {{.family = "smollm3", .tied_head = true, .no_rope_layers = {1}}, {}, {head}},
-      {{.family = "gemma3",
-        .kv_heads = 1,
-        .rotary_base = 1e6,
-        .tied_head = true,
-        .head_dim = 8,
-        .window = 3,
-        .rotary_scaling = "linear",
-        .rotary_factor = 3,
-        .global_layers = {1}},
+      {{.family = "gemma3", .kv_heads = 1, .rotary_base = 1e6, .head_dim = 8, .window = 3, .global_layers = {1}},
        {block + "output_norm1.weight", block + "output_norm2.weight", block + "attention.q_norm.weight"},
-       {head},
-       {.factor = 3}},
+       {head}},
       {{.family = "qwen2_moe",
         .tied_head = false,
         .experts = 3,

@@ -304,7 +304,7 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
   choose_narrow_sums(compute_copy);
   choose_family(compute_copy, "llama");
   seen.merge(audit_training(compute_copy).ops);
-  for (const char* const family : {"llama", "qwen3", "qwen3_moe"}) {
+  for (const char* const family : {"llama", "qwen3", "qwen3_moe", "gemma3"}) {
     Config config = small_config();
     choose_family(config, family);
     seen.merge(audit_training(config).ops);
@@ -389,8 +389,9 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
     CHECK(seen.count(name) == 1);
   }
   CHECK(names_in_sources().size() > 25);
-  for (const char* name : {"all_gather", "reduce_scatter", "all_reduce", "linear", "layer_norm", "add_layer_norm",
-                           "layer_norm_backward", "rms_norm", "add_rms_norm", "rms_norm_backward"})
+  for (const char* name :
+       {"all_gather", "reduce_scatter", "all_reduce", "linear", "layer_norm", "add_layer_norm", "layer_norm_backward",
+        "rms_norm", "add_rms_norm", "rms_norm_backward", "swiglu", "swiglu_backward", "geglu", "geglu_backward"})
     CHECK(seen.count(name) == 1);
 }
 

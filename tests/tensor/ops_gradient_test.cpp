@@ -82,7 +82,7 @@ OpUnderTest qk_norm_op(const ref::Attention& dims, float eps = 1e-5f) {
   return {{normal({dims.batch, dims.time, dims.width()}, "qkv")},
           {normal({dims.head_dim}, "q gamma", 0.5, 1), normal({dims.head_dim}, "k gamma", 0.5, 1)},
           [=](Context&, const Tensors& x, const Parameters& p) {
-            return qk_norm(x[0], *p[0], *p[1], dims.heads, dims.kv_heads, eps);
+            return qk_norm(x[0], *p[0], *p[1], dims.heads, dims.kv_heads, {.eps = eps});
           },
           [=](const Arguments& a) { return ref::qk_norm(a[0], a[1], a[2], dims, static_cast<double>(eps)); }};
 }
@@ -126,12 +126,14 @@ TEST_CASE("I8: the gradients of RMS norm agree with central differences") {
   check_gradients(rms_norm_op({37, 33}), kF32);
 }
 
-TEST_CASE("I8: the gradient of swiglu agrees with central differences") {
+TEST_CASE("I8: the gradients of swiglu and geglu agree with central differences") {
   const std::int64_t width = GENERATE(2, 34, 82);
-  check_in_all_precisions({{normal({3, 2, width}, "x", 2)},
-                           {},
-                           [](Context&, const Tensors& x, const Parameters&) { return swiglu(x[0]); },
-                           [width](const Arguments& a) { return ref::swiglu(a[0], width); }});
+  const bool is_gelu = GENERATE(false, true);
+  check_in_all_precisions(
+      {{normal({3, 2, width}, "x", 2)},
+       {},
+       [=](Context&, const Tensors& x, const Parameters&) { return is_gelu ? geglu(x[0]) : swiglu(x[0]); },
+       [=](const Arguments& a) { return is_gelu ? ref::geglu(a[0], width) : ref::swiglu(a[0], width); }});
 }
 
 TEST_CASE("I8: the gradient of rotary positions agrees with central differences") {

@@ -52,6 +52,14 @@ Values rms_norm(const Values& x, const Values& gamma, double eps) {
   return out;
 }
 
+Values geglu(const Values& x, std::int64_t width) {
+  const Values gates = gelu(x, GeluKind::tanh);
+  Values out;
+  for (std::int64_t first = 0; first < size(x); first += width)
+    for (std::int64_t c = 0; c < width / 2; ++c) out.push_back(gates[at(first + c)] * x[at(first + width / 2 + c)]);
+  return out;
+}
+
 Values swiglu(const Values& x, std::int64_t width) {
   Values out;
   for (std::int64_t first = 0; first < size(x); first += width)

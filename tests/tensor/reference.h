@@ -19,6 +19,7 @@ Values layer_norm(const Values& x, const Values& gamma, const Values& beta, doub
 Values rms_norm(const Values& x, const Values& gamma, double eps);
 /// Rows of `width`: silu of the first half times the second.
 Values swiglu(const Values& x, std::int64_t width);
+Values geglu(const Values& x, std::int64_t width);
 Values linear(const Values& x, const Values& weight, const Values* bias, std::int64_t inputs);
 Values gelu(const Values& x, GeluKind kind);
 Values add(const Values& a, const Values& b);

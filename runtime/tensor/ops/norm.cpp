@@ -11,7 +11,7 @@ struct Norm {
   Parameter* gamma;
   Parameter* beta;
   float eps;
-  float offset = 0;  // of gamma: RMS norm
+  float offset = 0;  // RMS norm adds it to gamma
 
   bool is_layer() const { return beta != nullptr; }
 };

@@ -109,7 +109,7 @@ HeadNorm head_norm(const Tensor& qkv, Parameter& weight, float offset, std::int6
 }  // namespace
 
 Tensor qk_norm(const Tensor& qkv, Parameter& q_weight, Parameter& k_weight, std::int64_t heads, std::int64_t kv_heads,
-               float eps, float offset) {
+               const RmsOptions& options) {
   require_float("qk_norm", "qkv", qkv);
   const std::int64_t keys = kv_heads > 0 ? kv_heads : heads, head_dim = q_weight.numel(),
                      width = (heads + 2 * keys) * head_dim;
@@ -127,8 +127,9 @@ Tensor qk_norm(const Tensor& qkv, Parameter& q_weight, Parameter& k_weight, std:
                     {(heads + keys) * head_dim, keys * head_dim, width, rows}};
   const Shape of_queries{rows, parts.q.count};
   Tensor y = Tensor::empty(context, qkv.shape(), qkv.dtype());
-  HeadNorm q = head_norm(qkv, q_weight, offset, rows, parts.q), k = head_norm(qkv, k_weight, offset, rows, parts.k);
-  launch_forward(parts, {q, k}, y, qkv, Tensor::empty(context, of_queries, qkv.dtype()), eps);
+  HeadNorm q = head_norm(qkv, q_weight, options.offset, rows, parts.q),
+           k = head_norm(qkv, k_weight, options.offset, rows, parts.k);
+  launch_forward(parts, {q, k}, y, qkv, Tensor::empty(context, of_queries, qkv.dtype()), options.eps);
   record_op(y, "qk_norm", {qkv}, {&q_weight, &k_weight},
             [parts, q = std::move(q), k = std::move(k), of_queries](const Tensor& dy) {
               Tensor dx = Tensor::empty(dy.context(), dy.shape(), dy.dtype());
