@@ -12,7 +12,7 @@ SUFFIXES = {".h", ".cpp", ".cu"}
 TESTS, TEST_SUFFIXES, GENERATORS = "tests", SUFFIXES | {".py"}, "tests/data/"
 MAX_FILE_LINES = 400
 MAX_METHODS = 40
-LARGE_CLASSES = {"Trainer": 87, "Optimizer": 85, "Executor": 81, "Scheduler": 70, "Watchdog": 63, "ShardedRuntime": 61, "Communicator": 59, "Session": 51}
+LARGE_CLASSES = {"Trainer": 86, "Optimizer": 85, "Executor": 81, "Scheduler": 70, "Watchdog": 63, "ShardedRuntime": 61, "Communicator": 59, "Session": 51}
 TAG = re.compile(r",\s*std::index_sequence<[^>]*>(?:\s+\w+)?\s*(?=\))")  # chooses the instance, and carries nothing
 # Comments, strings and character constants; a quote between digits separates them.
 HIDDEN = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])*\'', re.S)

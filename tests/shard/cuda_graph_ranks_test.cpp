@@ -51,7 +51,7 @@ void do_steps(const Config& config, World& world, CudaDevice& device, const Trai
     if (config.run.validate_every > 0)
       run.left.losses.push_back(static_cast<float>(session.validate(tiny_samples(config))));
   }
-  run.left.weights = save_weights(session.runtime().executor(), "");
+  run.left.weights = save_weights(session.runtime().executor());
   if (StepReplay* const replay = session.replay()) {
     run.captures = replay->captures();
     run.replays = replay->replays();
@@ -206,7 +206,7 @@ TEST_CASE(
       session.enqueue_step(step, 1e-2f, tiny_samples(config), false);
       session.finish_step();
     }
-    before[rank] = save_weights(session.runtime().executor(), "");
+    before[rank] = save_weights(session.runtime().executor());
     if (world.rank() == wrong_rank) session.runtime().order_check().note({{Action::Kind::reduce, 2}}, Mode::train);
     launches[rank] = machine.emulated()->calls("cuGraphLaunch");
     try {
@@ -215,7 +215,7 @@ TEST_CASE(
       told[rank] = mismatch.what();
     }
     launches[rank] -= machine.emulated()->calls("cuGraphLaunch");
-    after[rank] = save_weights(session.runtime().executor(), "");
+    after[rank] = save_weights(session.runtime().executor());
   });
   for (const std::string& message : told) {
     CHECK(message == told[0]);

@@ -89,7 +89,7 @@ class Run {
     session->enqueue_step(step, static_cast<float>(learning_rate(config_.train, step - 1)), samples_of(config_), false);
   }
   double validate() { return session->validate(samples_of(config_)); }
-  std::string weights() { return save_weights(session->runtime().executor(), ""); }
+  std::string weights() { return save_weights(session->runtime().executor()); }
   TrainingState state() { return {*world, session->runtime().executor(), session->optimizer()}; }
   std::int64_t captures() { return session->replay()->captures(); }
   std::int64_t replays() { return session->replay()->replays(); }

@@ -57,7 +57,7 @@ RankRun train(GpuMachine& machine, World& world, CudaDevice& device, const Train
   if (config.cuda.graph && session.replay()->replays() != kSteps - 1)
     throw std::runtime_error("steps are not replayed");
   run.chosen = session.products().chosen();
-  run.weights = save_weights(session.runtime().executor(), "");
+  run.weights = save_weights(session.runtime().executor());
   return run;
 }
 

@@ -181,7 +181,7 @@ StackRun train_stack(World& world, const StackOptions& options) {
   run.deviation = deviations.empty() ? "" : deviations.front();
   run.actions = runtime.actions();
   run.trace = device->trace().entries();
-  run.weights = save_weights(runtime.executor(), "");
+  run.weights = save_weights(runtime.executor());
   return run;
 }
 

@@ -130,7 +130,7 @@ TinyResult train_tiny(World& world, Device& device, const TrainPlan* plan, const
     if (config.run.validate_every > 0 && step % config.run.validate_every == 0) session.validate(tiny_samples(config));
     verifier.check(fmt::format("the validation after step {}", step));
   }
-  result.weights = save_weights(session.runtime().executor(), "");
+  result.weights = save_weights(session.runtime().executor());
   result.reserved_bytes = device.memory().reserved_bytes();
   result.allocation_calls = device.memory().allocation_calls();
   return result;

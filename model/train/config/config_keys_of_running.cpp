@@ -315,7 +315,8 @@ constexpr std::array kRunningKeys = {
               "`checkpoint.keep`; needs `run.validate_every` and validation data."},
     ConfigKey{"checkpoint.frozen", [](Config& c) -> ConfigSlot { return &c.checkpoint.frozen; }, any, "exclude|include",
               "`exclude`, where frozen weights come from `model.path`",
-              "Whether checkpoints hold weights that are not trained. `exclude`: they name the folder that has them, "
+              "Whether checkpoints and final weights hold weights that are not trained. `exclude`: they name the "
+              "folder that has them, "
               "its size and a hash, and need it to go on. docs/checkpoints.md.",
               OnResume::free},
     ConfigKey{"checkpoint.on_full", [](Config& c) -> ConfigSlot { return &c.checkpoint.on_full; }, any, "stop|warn", "",

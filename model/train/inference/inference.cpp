@@ -46,7 +46,7 @@ void Inference::plan(const std::function<void(Session&)>& work) {
   for (const auto& files : weights_)
     for (const std::string& warning : files->warnings())
       if (is_first()) print_warning(warning);
-  if (!model_.weights.empty()) weights_ = open_run_weights(model_.weights, plan_);
+  if (!model_.weights.empty()) weights_ = open_run_weights(config_, plan_, model_.weights, is_first());
   check_memory();
   check_threads(share_.threads - 1 + kStreamRoles);  // threads that the device will start
 }

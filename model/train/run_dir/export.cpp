@@ -113,20 +113,34 @@ std::string given_model_path(const ExportJob& job) {
   return given.empty() ? "" : parse_config("", "command line", given, ConfigFor::model).model.path;
 }
 
-/// The weights of a checkpoint, and those that it leaves out from the model's folder, if they are wanted.
+/// `saved`, and what it leaves out from the model's folder, if that is wanted. `path`: of the folder, which becomes the
+/// one that there is; `attributes`: what was saved beside the weights; `place`: where.
+std::shared_ptr<ParameterSource> with_frozen(const std::shared_ptr<ParameterSource>& saved,
+                                             const std::map<std::string, std::string>& attributes,
+                                             const std::string& place, std::string& path) {
+  const auto frozen = FrozenWeights::in(attributes);
+  if (!frozen) return saved;
+  path = frozen->check(path, place).folder;
+  return std::make_shared<BothWeights>(saved, as_trained(of_folder(path), frozen_format_in(attributes)));
+}
+
 ExportSource of_checkpoint(const std::string& folder, const ExportJob& job) {
   const auto saved = std::make_shared<CheckpointSource>(folder, job.is_average);
-  std::shared_ptr<ParameterSource> weights = saved;
-  const auto frozen = job.is_adapter ? std::nullopt : FrozenWeights::in(saved->attributes());
   std::string path = given_model_path(job);
-  if (frozen) path = frozen->check(path, folder).folder;
+  std::shared_ptr<ParameterSource> weights = saved;
+  if (!job.is_adapter) weights = with_frozen(saved, saved->attributes(), folder, path);
   Config config = config_of_attributes(saved->attributes(), folder, path);
-  if (frozen)
-    weights = std::make_shared<BothWeights>(saved, as_trained(of_folder(path), frozen_format_in(saved->attributes())));
   std::string tokenizer = tokenizer_of(config);
   if (const fs::path run = fs::absolute(folder + "/../..").lexically_normal(); is_file(run / "config.toml"))
     tokenizer = tokenizer_of(load_config((run / "config.toml").string()));  // its names are absolute
   return {std::move(config.model), std::move(config.lora), std::move(weights), std::move(tokenizer)};
+}
+
+/// Final weights of a run of this configuration.
+ExportSource of_weights(Config config, const std::string& weights, bool is_adapter) {
+  std::shared_ptr<ParameterSource> source = std::make_shared<SavedWeights>(weights);
+  if (!is_adapter) source = with_frozen(source, attributes_of_weights(weights), weights, config.model.path);
+  return {config.model, config.lora, std::move(source), tokenizer_of(config)};
 }
 
 /// The final weights of a run, or its newest checkpoint where that is newer, or has the average.
@@ -137,8 +151,7 @@ ExportSource of_run(const std::string& folder, const ExportJob& job) {
   if (!job.is_average && has_final_weights(folder, newest)) {
     Config config = load_config((fs::path(folder) / "config.toml").string());
     if (const std::string path = given_model_path(job); !path.empty()) config.model.path = path;
-    return {config.model, config.lora, std::make_shared<SavedWeights>((fs::path(folder) / kFinalWeights).string()),
-            tokenizer_of(config)};
+    return of_weights(std::move(config), (fs::path(folder) / kFinalWeights).string(), job.is_adapter);
   }
   if (steps.empty())
     throw Error(ExitCode::checkpoint,
@@ -301,10 +314,6 @@ void write_model(const ExportSource& source, const ExportJob& job) {
 }
 
 /// Source of a run that has ended.
-ExportSource of_weights(const Config& config, const std::string& weights) {
-  return {config.model, config.lora, std::make_shared<SavedWeights>(weights), tokenizer_of(config)};
-}
-
 }  // namespace
 
 void export_model(const ExportJob& job) {
@@ -319,15 +328,15 @@ void export_model(const ExportJob& job) {
 }
 
 void export_run(const Config& config, const std::string& weights, RunMark& run) {
-  write_model(of_weights(config, weights), {.to = config.run.export_to,
-                                            .from = "",
-                                            .dtype = config.run.export_dtype,
-                                            .shard_mib = config.run.export_shard_mib,
-                                            .run = &run});
+  write_model(of_weights(config, weights, false), {.to = config.run.export_to,
+                                                   .from = "",
+                                                   .dtype = config.run.export_dtype,
+                                                   .shard_mib = config.run.export_shard_mib,
+                                                   .run = &run});
 }
 
 void export_run_adapter(const Config& config, const std::string& weights, RunMark& run) {
-  write_adapter(of_weights(config, weights), {.to = config.lora.export_to, .from = "", .run = &run});
+  write_adapter(of_weights(config, weights, true), {.to = config.lora.export_to, .from = "", .run = &run});
 }
 
 void check_export(const Config& config, const RunMark* run, const std::string& run_dir) {

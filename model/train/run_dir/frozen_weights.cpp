@@ -16,7 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char *kFrozenFolder = "frozen.folder", *kFrozenBytes = "frozen.bytes", *kFrozenHash = "frozen.hash";
+constexpr const char *kFrozenFolder = "frozen.folder", *kFrozenBytes = "frozen.bytes", *kFrozenHash = "frozen.hash",
+                     *kFrozenFormat = "config.precision.quantize";  // as checkpoints have all keys
 constexpr std::int64_t kHashedBytes = std::int64_t{4} << 20;
 constexpr const char* kNameFolder = "name the folder that has them by --set model.path=FOLDER";
 
@@ -61,11 +62,19 @@ std::optional<FrozenWeights> FrozenWeights::in(const std::map<std::string, std::
 }
 
 const FrozenFormat* frozen_format_in(const std::map<std::string, std::string>& attributes) {
-  const auto saved = attributes.find("config.precision.quantize");
+  const auto saved = attributes.find(kFrozenFormat);
   if (saved == attributes.end()) return nullptr;
   for (const FrozenFormat* format : {frozen_int8(), frozen_nf4()})
     if (saved->second == fmt::format("\"{}\"", format->name)) return format;
   return nullptr;
+}
+
+void name_frozen_format(const std::string& name, std::map<std::string, std::string>& attributes) {
+  attributes[kFrozenFormat] = fmt::format("\"{}\"", name);
+}
+
+std::map<std::string, std::string> attributes_of_weights(const std::string& path) {
+  return WeightFiles(path).files().front().header.metadata;
 }
 
 void FrozenWeights::add_to(std::map<std::string, std::string>& attributes) const {
@@ -74,22 +83,21 @@ void FrozenWeights::add_to(std::map<std::string, std::string>& attributes) const
   attributes[kFrozenHash] = hash;
 }
 
-std::string FrozenWeights::found(const std::string& other, const std::string& checkpoint) const {
+std::string FrozenWeights::found(const std::string& other, const std::string& saved) const {
   const std::string& place = other.empty() ? folder : other;
   std::error_code failed;
   if (fs::exists(place, failed)) return place;
-  throw Error(ExitCode::model,
-              fmt::format("the checkpoint leaves out the frozen weights, and their folder is not there: {}", place),
-              checkpoint, kNameFolder);
+  throw Error(ExitCode::model, fmt::format("the frozen weights are left out, and their folder is not there: {}", place),
+              saved, kNameFolder);
 }
 
-FrozenWeights FrozenWeights::check(const std::string& other, const std::string& checkpoint) const {
-  FrozenWeights here = of(found(other, checkpoint));
+FrozenWeights FrozenWeights::check(const std::string& other, const std::string& saved) const {
+  FrozenWeights here = of(found(other, saved));
   if (here.hash == hash) return here;
   throw Error(ExitCode::model,
-              fmt::format("the checkpoint's frozen weights are not those of {}: hash {} ({} bytes), there {} ({})",
-                          here.folder, hash, bytes, here.hash, here.bytes),
-              checkpoint, kNameFolder);
+              fmt::format("the frozen weights are not those of {}: hash {} ({} bytes), there {} ({})", here.folder,
+                          hash, bytes, here.hash, here.bytes),
+              saved, kNameFolder);
 }
 
 void FrozenRecord::read(const std::string& folder) {

@@ -11,7 +11,7 @@
 
 namespace zs {
 
-/// Folder of a model whose weights a checkpoint leaves out, as the checkpoint names it. A value.
+/// Folder of a model whose weights a checkpoint, or a run's final weights, leave out, as these name it. A value.
 struct FrozenWeights {
   std::string folder;      ///< absolute
   std::int64_t bytes = 0;  ///< length of its weight files
@@ -25,14 +25,21 @@ struct FrozenWeights {
 
   /// Checks that `other`, or where that is empty the folder that is named, has these weights, and returns it.
   /// Error(model), in one line, where it is not there, or has others. Reads all of it.
-  FrozenWeights check(const std::string& other, const std::string& checkpoint) const;
+  FrozenWeights check(const std::string& other, const std::string& saved) const;
   /// The folder to read: `other`, or where that is empty the one that is named. Error(model) where it is not there.
-  std::string found(const std::string& other, const std::string& checkpoint) const;
+  /// `saved`: what names it, for the error.
+  std::string found(const std::string& other, const std::string& saved) const;
 };
 
 /// Format in which the run that has saved a checkpoint with these attributes holds frozen matrices of blocks; null: in
 /// none. What reads the folder rounds them to it.
 const FrozenFormat* frozen_format_in(const std::map<std::string, std::string>& attributes);
+/// Says in attributes that it is the format of this name.
+void name_frozen_format(const std::string& name, std::map<std::string, std::string>& attributes);
+
+/// Metadata of the file of a run's final weights: the attributes above, where it leaves frozen ones
+/// out. Error(model).
+std::map<std::string, std::string> attributes_of_weights(const std::string& path);
 
 /// Frozen weights that a run's checkpoints name, on its first rank. One thread uses it.
 class FrozenRecord {

@@ -6,6 +6,8 @@
 #include "comm/together.h"
 #include "model/families/family.h"
 #include "model/lora/lora_folder.h"
+#include "model/train/run_dir/frozen_weights.h"
+#include "model/weights/weight_files.h"
 #include "runtime/tensor/host_view.h"
 
 namespace zs {
@@ -126,13 +128,24 @@ WeightImports open_weights(const Config& config, const TrainPlan& plan) {
   return weights;
 }
 
-WeightImports open_run_weights(const std::string& path, const TrainPlan& plan) {
-  const std::vector<ParameterShape> parameters = shapes_of(plan);
+WeightImports open_run_weights(const Config& config, const TrainPlan& plan, const std::string& path, bool checks) {
+  std::vector<ParameterShape> parameters = shapes_of(plan);
+  const auto frozen = FrozenWeights::in(attributes_of_weights(path));
+  if (frozen) {
+    const WeightFiles files(path);
+    std::erase_if(parameters, [&](const ParameterShape& parameter) {
+      return files.find(parameter.name) == nullptr && !is_adapter_parameter(parameter.name);
+    });
+  }
   TensorMap own;
   for (const ParameterShape& parameter : parameters)
     own.rules.push_back({.parameter = parameter.name, .parts = {{parameter.name}}});
   WeightImports weights;
   weights.push_back(std::make_unique<WeightImport>(path, own, parameters));
+  if (!frozen) return weights;
+  const std::string folder = frozen->found(config.model.path, path);
+  weights.push_back(open_model_weights(config, plan, folder));
+  if (checks) frozen->check(folder, path);
   return weights;
 }
 

@@ -22,8 +22,9 @@ WeightImports open_weights(const Config& config, const TrainPlan& plan);
 std::unique_ptr<WeightImport> open_model_weights(const Config& config, const TrainPlan& plan,
                                                  const std::string& folder);
 
-/// Opens the file that a run's end has left, in which parameters have their own names (weights.h), otherwise as above.
-WeightImports open_run_weights(const std::string& path, const TrainPlan& plan);
+/// Opens the file that a run's end has left, in which parameters have their own names (weights.h), and the folder of
+/// those that it leaves out, which `checks` compares with what the file says of it; otherwise as above.
+WeightImports open_run_weights(const Config& config, const TrainPlan& plan, const std::string& path, bool checks);
 
 /// True if one of the files has the parameter.
 bool has_parameter(const WeightImports& weights, const std::string& parameter);

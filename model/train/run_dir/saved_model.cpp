@@ -206,9 +206,9 @@ Config config_of(const SavedModel& model, const std::vector<std::string>& overri
   Config config =
       parse_config(saved_config(model, overrides), model.checkpoint.empty() ? model.run_dir : model.checkpoint, all);
   if (!model.run_dir.empty()) take_data(config, model.run_dir);
-  if (model.checkpoint.empty()) return config;  // final weights are in full, and decoded
-  if (const FrozenFormat* format = frozen_format_in(CheckpointReader(model.checkpoint).manifest().attributes))
-    config.precision.quantize = format->name;
+  const auto attributes = model.checkpoint.empty() ? attributes_of_weights(model.weights)
+                                                   : CheckpointReader(model.checkpoint).manifest().attributes;
+  if (const FrozenFormat* format = frozen_format_in(attributes)) config.precision.quantize = format->name;
   return config;
 }
 

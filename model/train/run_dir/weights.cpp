@@ -11,9 +11,10 @@
 namespace zs {
 namespace {
 
-std::vector<TensorEntry> entries(const Executor& executor) {
+std::vector<TensorEntry> entries(const Executor& executor, bool with_frozen) {
   std::vector<TensorEntry> entries;
   for (const FlatParameter& unit : executor.units()) {
+    if (unit.is_frozen && !with_frozen) continue;
     for (const Parameter* parameter : unit.parameters)
       entries.push_back({parameter->name(), DType::f32, whole_shape(*parameter)});
   }
@@ -28,19 +29,35 @@ std::string combine(const std::map<std::string, std::uint64_t>& hashes) {
 
 }  // namespace
 
-std::string save_weights(Executor& executor, const std::string& path) {
+std::string save_weights(Executor& executor, const WeightsFile& saved) {
+  const bool with_frozen = saved.frozen.empty();
   std::unique_ptr<SafetensorsWriter> file;
-  if (executor.rank() == 0 && !path.empty()) file = std::make_unique<SafetensorsWriter>(path, entries(executor));
+  if (executor.rank() == 0 && !saved.path.empty())
+    file = std::make_unique<SafetensorsWriter>(saved.path, entries(executor, with_frozen), saved.frozen);
   std::map<std::string, std::uint64_t> hashes;
   for (int unit = 0; unit < static_cast<int>(executor.units().size()); ++unit) {
+    const bool is_written = with_frozen || !executor.units()[static_cast<std::size_t>(unit)].is_frozen;
     read_whole(executor, unit, [&](const Parameter& parameter, const float* values) {
       const auto bytes = whole_shape(parameter).numel() * size_of(DType::f32);
       hashes[parameter.name()] = XXH3_64bits(values, static_cast<std::size_t>(bytes));
-      if (file) file->append(values, bytes);
+      if (file && is_written) file->append(values, bytes);
     });
   }
   if (file) file->finish();
   return combine(hashes);
+}
+
+std::int64_t whole_elems(const UnitLayout& layout) {
+  std::int64_t elems = 0;
+  for (const FlatView& view : layout.views()) elems += view.whole_shape().numel();
+  return elems;
+}
+
+std::int64_t saved_bytes(const TrainPlan& plan, bool with_frozen) {
+  std::int64_t elems = 0;
+  for (const TrainPlan::Unit& unit : plan.units)
+    if (with_frozen || !unit.is_frozen) elems += whole_elems(*unit.layout);
+  return size_of(DType::f32) * elems;
 }
 
 }  // namespace zs

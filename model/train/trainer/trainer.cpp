@@ -18,6 +18,7 @@
 #include "model/train/rank/program.h"
 #include "model/train/rank/startup.h"
 #include "model/train/run_dir/export.h"
+#include "model/train/run_dir/weights.h"
 #include "model/train/trainer/step_numbers.h"
 #include "runtime/base/standard_streams.h"
 #include "runtime/base/units.h"
@@ -218,7 +219,7 @@ int Trainer::train() {
 
 int Trainer::run_steps(std::int64_t done) {
   read_ahead_from(done + 1);
-  margin_.emplace(checkpoint_bytes(), size_of(DType::f32) * parameter_count());
+  margin_.emplace(checkpoint_bytes(), saved_bytes(plan_, !config_.checkpoint.leaves_out_frozen()));
   last_poll_ = last_save_ = Clock::now();
   // The verifier would take what the host waits for within a step for an order that events have made.
   if (!verifier_) session_->interrupt_by([this] { return agrees_to_stop(); });

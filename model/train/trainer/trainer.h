@@ -125,7 +125,6 @@ class Trainer {
   /// Reserves space on the disk of `folder`, for the final weights; and there must be room for a checkpoint, if there
   /// shall be any.
   void reserve_space(const std::string& folder);
-  std::int64_t parameter_count() const;
   std::int64_t checkpoint_bytes() const;  ///< about: of one
   int train();
   /// All but the preparation: the steps, and what the run leaves.

@@ -12,6 +12,7 @@
 #include "model/train/rank/program.h"
 #include "model/train/rank/stop_signal.h"
 #include "model/train/run_dir/export.h"
+#include "model/train/run_dir/weights.h"
 #include "model/train/session/sample.h"
 #include "model/train/session/sample_text.h"
 #include "model/train/trainer/trainer.h"
@@ -29,13 +30,6 @@ double elapsed_s(TimeLimit::Clock::time_point start) {
   return std::chrono::duration<double>(TimeLimit::Clock::now() - start).count();
 }
 
-/// Elements of a unit's parameters, of which a rank may own a part.
-std::int64_t whole_elems(const UnitLayout& layout) {
-  std::int64_t elems = 0;
-  for (const FlatView& view : layout.views()) elems += view.whole_shape().numel();
-  return elems;
-}
-
 }  // namespace
 
 StopReason Trainer::own_stop() {
@@ -48,12 +42,6 @@ StopReason Trainer::own_stop() {
 bool Trainer::agrees_to_stop() {
   stop_ = std::max(stop_, static_cast<StopReason>(world_.agree(static_cast<int>(own_stop()), "").code));
   return stop_ != StopReason::none;
-}
-
-std::int64_t Trainer::parameter_count() const {
-  std::int64_t count = 0;
-  for (const TrainPlan::Unit& unit : plan_.units) count += whole_elems(*unit.layout);
-  return count;
 }
 
 std::int64_t Trainer::checkpoint_bytes() const {
@@ -70,7 +58,7 @@ void Trainer::reserve_space(const std::string& folder) {
   if (!has_results()) return;
   std::int64_t tensors = 0;
   for (const TrainPlan::Unit& unit : plan_.units) tensors += std::ssize(unit.layout->views());
-  const std::int64_t weights = size_of(DType::f32) * parameter_count() + kHeaderBytes * tensors;
+  const std::int64_t weights = saved_bytes(plan_, !config_.checkpoint.leaves_out_frozen()) + kHeaderBytes * tensors;
   space_.take(folder, weights, "the final weights");
   if (config_.checkpoint.is_regular() && config_.checkpoint.on_full == "stop")
     check_space(folder, checkpoint_bytes(), "a checkpoint beside the final weights");

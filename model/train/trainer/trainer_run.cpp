@@ -131,7 +131,13 @@ std::string Trainer::save_final_weights() {
   constexpr const char* kFile = "model.safetensors";
   if (mark_) mark_->begin(kFile);
   if (session_->optimizer().definition().evaluation) session_->optimizer().swap_average();
-  const std::string hash = save_weights(session_->runtime().executor(), is_first() ? run_dir_ + "/" + kFile : "");
+  WeightsFile file;
+  if (is_first()) file.path = run_dir_ + "/" + kFile;
+  if (is_first() && config_.checkpoint.leaves_out_frozen()) {
+    frozen_.add_to(file.frozen);
+    name_frozen_format(config_.precision.quantize, file.frozen);
+  }
+  const std::string hash = save_weights(session_->runtime().executor(), file);
   if (mark_) mark_->wrote(kFile);
   return hash;
 }

@@ -80,11 +80,14 @@ def resume_cases(train, work, report):
     if attributes.get("frozen.bytes") != str((work / "model" / "model.safetensors").stat().st_size):
         problems.append(f"its bytes are {attributes.get('frozen.bytes')}")
     report.case("a checkpoint has the adapters alone, and names the folder", problems, straight)
+    problems = [f"{name} is written" for name in read_tensors(work / "out" / "model.safetensors") if ".lora." not in name]
+    report.case("so have the final weights", problems)
 
     whole = train_run(train, work, 2, out="whole", checkpoint__frozen="include", checkpoint__background=True, **LORA, **SAVED)
     large = work / "whole" / "checkpoints" / "step-2"
     problems = [] if outcome(whole, work / "whole") == wanted else ["other results"]
     problems += [] if size(large) > 4 * size(step) else [f"{size(large)} bytes, {size(step)} without"]
+    problems += [] if (work / "whole" / "model.safetensors").stat().st_size > 4 * (work / "out" / "model.safetensors").stat().st_size else ["not all final weights"]
     report.case("a checkpoint has all of it where it is to", problems, whole)
     end = train_run(train, work, 1, out="went-on", resume=large, **LORA, **SAVED)
     problems = [] if outcome(end, work / "went-on")[0] == wanted[0] else ["another end"]
@@ -116,9 +119,17 @@ def one_line(result, code, said):
 def answers(train, work, report, step, folder):
     """What reads a checkpoint finds the folder where it is said to be, or says in one line that it is not there."""
     tokens, there = CASES / "qwen2" / "tokens.bin", ["--set", f"model.path={folder}"]
-    of_run = run([train, "--evaluate", work / "out", tokens])
-    problems = [] if re.match(r"loss \S+ ", of_run.out) else ["no loss"]
-    report.case("the run's own weights are whole", problems, of_run)
+    newest = run([train, "--evaluate", work / "out" / "checkpoints" / "step-4", tokens, *there])
+    of_run = run([train, "--evaluate", work / "out", tokens, *there])
+    report.case("the final weights and the folder", [] if of_run.out == newest.out != "" else [f"not as of the last checkpoint: {newest.out}"], of_run)
+    exported = [run([train, "--export", work / f"of-{name}", source, *there]) for name, source in (("run", work / "out"), ("step", work / "out" / "checkpoints" / "step-4"))]
+    same = all(e.code == 0 for e in exported) and read_tensors(work / "of-run" / "model.safetensors") == read_tensors(work / "of-step" / "model.safetensors")
+    report.case("exports of both are one", [] if same else ["they differ"], exported[0])
+    alone = run([train, "--export", work / "adapter-of-run", work / "out", "--adapter"])
+    report.case("the run's adapter needs no folder", [] if alone.code == 0 else [f"code {alone.code}"], alone)
+    for name, command in (("evaluate", ["--evaluate", work / "out", tokens]), ("export", ["--export", work / "merged-run", work / "out"])):
+        missing = run([train, *command])
+        report.case(f"{name} of the run without the folder", one_line(missing, MODEL, "their folder is not there"), missing)
     commands = {"evaluate": ["--evaluate", step, tokens], "sample": ["--sample", step, "--tokens", "4", "--prompt-ids", "1,2,3"], "export": ["--export", work / "merged", step]}
     for name, command in commands.items():
         missing = run([train, *command])
@@ -141,7 +152,9 @@ def other_folder_cases(train, work, report):
     good = weights.read_bytes()
     weights.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     for name, result in (("a run", train_run(train, work, 2, out="other", resume=step, **LORA)), ("verify", run([train, "--verify", step])),
-                         ("evaluate", run([train, "--evaluate", step, CASES / "qwen2" / "tokens.bin"]))):
+                         ("evaluate", run([train, "--evaluate", step, CASES / "qwen2" / "tokens.bin"])),
+                         ("evaluate of the run", run([train, "--evaluate", work / "out", CASES / "qwen2" / "tokens.bin"])),
+                         ("export of the run", run([train, "--export", work / "no", work / "out"]))):
         report.case(f"{name} refuses a folder with one other bit", one_line(result, MODEL, "frozen weights are not those of"), result)
     weights.write_bytes(good)
 

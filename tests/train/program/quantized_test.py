@@ -92,14 +92,14 @@ def answer_cases(train, work, report):
     report.case("a run goes on at another number of ranks", [] if outcome(went_on, work / "went-on")[0] == wanted[0] else ["another end"], went_on)
     train_run(train, work, 2, work / "decoded-nf4", out="in-full", **LORA, **saved)
     commands = {"evaluate": ["--evaluate", "{}", tokens], "sample": ["--sample", "{}", "--tokens", "4", "--prompt-ids", "1,2,3"], "export": ["--export", work / "merged", "{}"]}
-    for name, command in commands.items():
+    for name, command, place in [(name, command, place) for name, command in commands.items() for place in ("checkpoints/step-2", ".")]:
         said = []
         for out in ("out", "in-full"):
             shutil.rmtree(work / "merged", ignore_errors=True)
-            result = run([train, *(str(word).format(work / out / "checkpoints" / "step-2") for word in command)])
+            result = run([train, *(str(word).format(work / out / place) for word in command)])
             text = (work / "merged" / "model.safetensors").read_bytes() if name == "export" and result.code == 0 else re.sub(r"\d+ ms|\S+ s\b|\S+/s", "", result.out)
             said.append((result.code, text))
-        report.case(f"{name} has the bits of the decoded folder's", [] if said[0] == said[1] and said[0][0] == 0 and said[0][1] else ["other answers"], result)
+        report.case(f"{name} has the bits of the decoded folder's, {place}", [] if said[0] == said[1] and said[0][0] == 0 and said[0][1] else ["other answers"], result)
 
 
 def saved_folder_cases(train, work, report):
