@@ -193,27 +193,6 @@ Names audit_in_backward() {
       {.zero_copy = false}, [](ShardedRuntime&, const Chain&) {}, true);
 }
 
-/// Steps along gradients, by the norms of whole parameters.
-struct ByNorms : Optimizer {
-  explicit ByNorms(Executor& executor)
-      : Optimizer(executor,
-                  {.name = "ByNorms", .correction = {StepCorrection::Kind::adamw, 0.9f, 0.99f}, .has_norms = true},
-                  {.clip = 0, .order_free = true}) {}
-  Update slice_update() const override {
-    return [](ExecContext&, const Slice& s) {
-      const float rate = s.step().lr * s.weight_norm() / (s.direction_norm() + 1);
-      for (std::int64_t i = 0; i < s.master.elems; ++i) s.master.as<float>()[i] -= rate * s.grad.as<float>()[i];
-    };
-  }
-};
-
-Names audit_norms() {
-  return audit_micro_batch({.zero_copy = false}, [](ShardedRuntime& runtime, const Chain&) {
-    ByNorms optimizer(runtime.executor());
-    optimizer.step(0.01f);
-  });
-}
-
 /// Parameters and gradients made whole, written back and looked at.
 Names audit_writing(Layout layout) {
   const std::int64_t whole_bytes = layout == Layout::flat ? 0 : 100;  // the biases
@@ -276,7 +255,6 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
   seen.merge(audit_mixture());
   seen.merge(audit_clipping());
   seen.merge(audit_in_backward());
-  seen.merge(audit_norms());
   seen.merge(audit_loading());
   seen.merge(audit_copying());
   for (const DType dtype : {DType::f32, DType::bf16}) seen.merge(audit_general_ops(dtype));
