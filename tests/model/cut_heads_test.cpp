@@ -33,6 +33,13 @@ void qwen3(BlockOptions& block) {
   llama(block);
   block.attention.qk_norm_eps = 1e-6f;
 }
+void gemma3(BlockOptions& block) {
+  qwen3(block);
+  block.norm = NormKind::rms_about_one;
+  block.attention.qk_norm_offset = 1;
+  block.mlp.activation = Activation::geglu_tanh;
+  block.norms = NormPlace::both;
+}
 void olmo2(BlockOptions& block) {
   qwen3(block);
   block.attention.has_qk_norm_of_all = true;
@@ -78,6 +85,7 @@ TEST_CASE("attention cut by heads and an MLP by its hidden dim train as one rank
 
 TEST_CASE("norms of queries and keys that are cut by heads train as one rank's") {
   check_like_one_rank({.tensor = 2, .dims = kGated, .change = qwen3});
+  check_like_one_rank({.tensor = 2, .recompute = Recompute::block, .dims = kGated, .change = gemma3});
   check_like_one_rank({.tensor = 2,
                        .recompute = Recompute::attention,
                        .dims = dims_of({{"*.gate_up.*", 0}, {"*.down.weight", 1}}, {{"*.?_norm.weight", 0}}),

@@ -89,16 +89,17 @@ DataShare data_share_of(const Config& config, int rank, int ranks) {
   return {rank / static_cast<int>(config.tensor.parallel), std::max(1, data_shares(config, ranks))};
 }
 
-std::string describe_tensor(const Config& config, int ranks) {
+std::string describe_tensor(const Config& config, int ranks, std::int64_t sent_bytes) {
   const std::int64_t parallel = config.tensor.parallel;
   if (parallel == 1) return "";
   const auto share = [parallel](std::int64_t all) { return fmt::format("{} of {}", all / parallel, all); };
   return fmt::format(
       "products cut over {} (tensor), which read the same samples: {} heads, {} of keys and {} hidden elements on "
       "each; "
-      "{} of the data\n",
+      "{} of the data; a rank sends {} bytes ({}) to the others of its group in a micro-batch\n",
       format_number(parallel, "rank"), share(config.model.heads), share(config.model.kv_heads),
-      share(config.model.hidden), format_number(data_shares(config, ranks), "share"));
+      share(config.model.hidden), format_number(data_shares(config, ranks), "share"), sent_bytes,
+      format_bytes(sent_bytes));
 }
 
 }  // namespace zs

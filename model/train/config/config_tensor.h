@@ -19,7 +19,8 @@ void check_tensor_ranks(const Config& config, int ranks);
 std::vector<GridAxis> tensor_grid(const Config& config, int ranks);
 /// Share of the data of a rank of so many, as that grid has it; of all where they have no such grid.
 DataShare data_share_of(const Config& config, int rank, int ranks);
-/// Line for a plan of so many ranks. Empty: nothing is cut.
-std::string describe_tensor(const Config& config, int ranks);
+/// Line for a plan of so many ranks, each of which sends so many bytes along the axis in a micro-batch. Empty: nothing
+/// is cut.
+std::string describe_tensor(const Config& config, int ranks, std::int64_t sent_bytes);
 
 }  // namespace zs

@@ -379,7 +379,8 @@ std::string describe(const TrainPlan& plan, const Config& config, int ranks, boo
                   config.train.sequence, config.precision.param, config.shard.prefetch);
   text += describe_units(plan);
   text += describe_zero_copy(plan);
-  text += describe_mixtures(config, ranks) + describe_tensor(config, ranks);
+  text += describe_mixtures(config, ranks);
+  text += describe_tensor(config, ranks, plan.sent.along.sent_bytes() / std::min<std::int64_t>(micro_batches, 2));
   if (config.train.recompute != std::vector<std::string>{"none"})
     text += fmt::format("recomputed in backward: {}\n", fmt::join(config.train.recompute, ", "));
   if (config.offload.has_any_of_units() && config.offload.resident_units.value > 0)

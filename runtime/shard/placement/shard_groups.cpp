@@ -116,7 +116,10 @@ CommTraffic GroupTable::sent(Role role) const {
 }
 
 ShardGroups::Sent GroupTable::sent() const {
-  return {sent(Role::gather), sent(Role::gather_small), sent(Role::reduce), sent(Role::finish), sent(Role::whole)};
+  ShardGroups::Sent all{sent(Role::gather), sent(Role::gather_small), sent(Role::reduce), sent(Role::finish),
+                        sent(Role::whole)};
+  for (const auto& [axis, ranks] : along_) all.along.add(ranks->traffic());
+  return all;
 }
 
 std::string ShardGroups::describe(const World& world, const SchemeOptions& options) {
@@ -143,8 +146,9 @@ std::string ShardGroups::describe(const World& world, const SchemeOptions& optio
 }
 
 ShardGroups::Sent ShardGroups::Sent::since(const Sent& earlier) const {
-  return {gather.since(earlier.gather), gather_small.since(earlier.gather_small), reduce.since(earlier.reduce),
-          finish.since(earlier.finish), whole.since(earlier.whole)};
+  return {gather.since(earlier.gather), gather_small.since(earlier.gather_small),
+          reduce.since(earlier.reduce), finish.since(earlier.finish),
+          whole.since(earlier.whole),   along.since(earlier.along)};
 }
 
 }  // namespace zs

@@ -55,9 +55,9 @@ struct ShardGroups {
   };
   static Over axes_of(const ShardScheme& scheme);
 
-  /// Traffic that this rank has sent for parameters and gradients, by group.
+  /// Traffic that this rank has sent for parameters and gradients, by group; and between parts along the grid's axes.
   struct Sent {
-    CommTraffic gather, gather_small, reduce, finish, whole;
+    CommTraffic gather, gather_small, reduce, finish, whole, along = {};
     Sent since(const Sent& earlier) const;
     /// Bytes of both kinds of gathers.
     std::int64_t parameter_bytes() const { return gather.sent_bytes() + gather_small.sent_bytes(); }
@@ -96,7 +96,7 @@ class GroupTable {
   /// where GroupOptions::grid has no such axis.
   Communicator& along(const std::string& axis) const;
   World& world() const { return world_; }
-  /// Traffic that this rank has sent so far for parameters and gradients.
+  /// Traffic that this rank has sent so far for parameters and gradients, and between parts.
   ShardGroups::Sent sent() const;
 
  private:

@@ -99,8 +99,11 @@ def plan_cases(train, work, report):
     shutil.rmtree(work / "out", ignore_errors=True)
     sets = tiny_run.options(comm__ranks=4, tensor__parallel=2, train__recompute='"block"', run__sample_tokens=0)
     plan = run([train, "plan", configure(work, CASES / "llama"), *sets])
+    # Of 64 tokens of 64 elements: of both blocks two sums in forward, one of them again, and two in backward; one of the embedding's rows and one of the
+    # gradient of the head's input; three numbers of each token's loss. Hashes of ids and of targets.
+    sent = ((2 * (2 + 1 + 2) + 2) * 64 * 64 + 3 * 64) * 4 + 2 * 16
     problems = [f"no {word!r}" for word in ("products cut over 2 ranks (tensor), which read the same samples: 2 of 4 heads, 1 of 2 of keys and 80 of 160 hidden elements on "
-                                            "each; 2 shares of the data",
+                                            "each; 2 shares of the data", f"a rank sends {sent} bytes (193 KiB) to the others of its group in a micro-batch",
                                             "2 micro-batches of 1 x 64 tokens a rank and step") if word not in plan.out]
     result = run([train, configure(work, CASES / "llama"), *sets])
     planned = [int(text) for text in re.findall(r"peak_bytes +(\d+)  ", plan.out)]
