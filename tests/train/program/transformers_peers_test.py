@@ -52,7 +52,7 @@ def draw(rng):
                  num_key_value_heads=kv, max_position_embeddings=context, bos_token_id=1, eos_token_id=2,
                  pad_token_id=rng.choice([None, None, 0, 7, VOCAB - 1, -2]), tie_word_embeddings=rng.random() < 0.5, rms_norm_eps=rng.choice([1e-5, 1e-6]), rope_theta=rng.choice([10000.0, 500000.0, 1e6]))
     if rng.random() < 0.3: llama.update(hidden_size=heads * rng.choice([4, 6, 10]), head_dim=dim)
-    family = rng.choice(["gpt2", "llama", "mistral", "qwen2", "qwen3"])
+    family = rng.choice(["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma3"])
     if family == "gpt2":
         off = dict(attn_pdrop=0, embd_pdrop=0, resid_pdrop=0)
         return T.GPT2Config(vocab_size=VOCAB, n_embd=width, n_layer=layers, n_head=heads, n_positions=context, n_inner=rng.choice([None, 20, 52]), bos_token_id=1,
@@ -65,6 +65,11 @@ def draw(rng):
                               {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 16}])
         if scaling: llama.update(rope_scaling=scaling)
         return T.LlamaConfig(**llama, attention_bias=rng.random() < 0.25, mlp_bias=rng.random() < 0.25, hidden_act=rng.choice(["silu", "silu", "silu", "gelu", "relu"]))
+    if family == "gemma3":
+        scaling = rng.choice([{}, {}, {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}])
+        types = [rng.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
+        return T.Gemma3TextConfig(**{"head_dim": dim, **llama, "hidden_activation": "gelu_pytorch_tanh"}, **scaling, rope_local_base_freq=rng.choice([50.0, 10000.0]), layer_types=types,
+                                  sliding_window=rng.choice([1, 5, 64]), query_pre_attn_scalar=rng.choice([dim, dim, dim, 2 * dim]))
     if family == "mistral": return T.MistralConfig(**llama, sliding_window=rng.choice([None, 1, 5, 16, 64]))
     window = dict(use_sliding_window=rng.random() < 0.4, sliding_window=rng.choice([4, 8]), max_window_layers=rng.choice([0, 1, layers]))
     if family == "qwen2": return T.Qwen2Config(**{**llama, **window})
