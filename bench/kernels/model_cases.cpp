@@ -110,26 +110,34 @@ void add_rms_norm(std::vector<KernelCase>& cases, DType dtype, std::int64_t rows
                    }});
 }
 
+/// Gated activation: `kernel` begins its name.
+struct GatedKernels {
+  std::string kernel;
+  decltype(KernelTable::swiglu_forward) KernelTable::*forward;
+  decltype(KernelTable::swiglu_backward) KernelTable::*backward;
+};
+
 /// `width`: of what comes out; what goes in is twice as wide.
-void add_swiglu(std::vector<KernelCase>& cases, DType dtype, std::int64_t rows, std::int64_t width) {
+void add_gated(std::vector<KernelCase>& cases, const GatedKernels& gated, DType dtype, std::int64_t rows,
+               std::int64_t width) {
   const double plane = bytes_of(rows * width, dtype);
-  cases.push_back({.kernel = "swiglu_forward",
+  cases.push_back({.kernel = gated.kernel + "_forward",
                    .shape = matrix(rows, width),
                    .dtype = dtype,
                    .bytes = 3 * plane,
-                   .make = [=](Arrays& arrays, int) {
+                   .make = [=, forward = gated.forward](Arrays& arrays, int) {
                      const Buffer y = arrays.random(rows * width, dtype),
                                   x = arrays.random(2 * rows * width, dtype, -3, 3);
-                     return [=](ExecContext& exec) { kernels_of(exec).swiglu_forward(exec, y, x, width); };
+                     return [=](ExecContext& exec) { (kernels_of(exec).*forward)(exec, y, x, width); };
                    }});
-  cases.push_back({.kernel = "swiglu_backward",
+  cases.push_back({.kernel = gated.kernel + "_backward",
                    .shape = matrix(rows, width),
                    .dtype = dtype,
                    .bytes = 5 * plane,
-                   .make = [=](Arrays& arrays, int) {
+                   .make = [=, backward = gated.backward](Arrays& arrays, int) {
                      const Buffer dx = arrays.random(2 * rows * width, dtype), dy = arrays.random(rows * width, dtype),
                                   x = arrays.random(2 * rows * width, dtype, -3, 3);
-                     return [=](ExecContext& exec) { kernels_of(exec).swiglu_backward(exec, dx, dy, x, width); };
+                     return [=](ExecContext& exec) { (kernels_of(exec).*backward)(exec, dx, dy, x, width); };
                    }});
 }
 
@@ -295,8 +303,11 @@ void add_model_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes, DTy
   add_norm_of_sum(cases, dtype, sizes.odd_rows, sizes.odd_width);
   add_rms_norm(cases, dtype, tokens, sizes.width);
   add_rms_norm(cases, dtype, sizes.odd_rows, sizes.odd_width);
-  add_swiglu(cases, dtype, tokens, sizes.swiglu_width);
-  add_swiglu(cases, dtype, sizes.odd_rows, sizes.odd_width);
+  for (const GatedKernels& gated : {GatedKernels{"swiglu", &KernelTable::swiglu_forward, &KernelTable::swiglu_backward},
+                                    {"geglu", &KernelTable::geglu_forward, &KernelTable::geglu_backward}}) {
+    add_gated(cases, gated, dtype, tokens, sizes.swiglu_width);
+    add_gated(cases, gated, dtype, sizes.odd_rows, sizes.odd_width);
+  }
   for (const AttentionDims& dims : sizes.attention) add_rotary(cases, dtype, dims);
   add_embedding(cases, sizes, dtype);
   add_positions(cases, sizes, dtype);
