@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "model/train/config/config_plan.h"
+#include "model/train/session/session.h"
 #include "tests/message_of.h"
 #include "tests/train/config_text.h"
 
@@ -69,6 +70,19 @@ TEST_CASE("micro-batches that are empty since the ranks do not divide the batch 
   CHECK(make_plan(config, 0, 2).warnings.empty());
   CHECK_THAT(fmt::format("{}", fmt::join(make_plan(config, 0, 3).warnings, "\n")),
              Contains("not a multiple of 3 ranks x train.micro_batch 4: 2 of a step's 6 micro-batches are empty"));
+}
+
+TEST_CASE("a plan has the memory of what validations do beside their loss, and of no loss without data") {
+  const Config config = config_of({"run.validate_every=2"});
+  constexpr std::int64_t kBytes = std::int64_t{64} << 20;
+  const TrainPlan plain = make_plan(config, {});
+  const auto evaluate = [](Session& session) {
+    Tensor::empty(session.runtime().context(), {kBytes / size_of(DType::f32)}, DType::f32);
+  };
+  const TrainPlan more = make_plan(config, {.validation_windows = 0, .evaluate = evaluate});
+  CHECK(more.reserved_bytes > kBytes);
+  CHECK(plain.reserved_bytes < kBytes);
+  CHECK(more.step_peak_bytes == plain.step_peak_bytes);
 }
 
 TEST_CASE("two configurations are compared in keys, units, bytes, gathers, schedule and bits") {
