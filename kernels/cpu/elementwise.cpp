@@ -51,7 +51,6 @@ void map_binary(int threads, Data out, Data a, Data b, std::int64_t n, F f) {
   });
 }
 
-/// NaN stays NaN.
 struct Normal {
   Vec below;    // P(X <= x)
   Vec density;  // at x

@@ -6,6 +6,7 @@
 /// GELU by tanh, of vectors, within an instruction set.
 namespace zs::cpu::ZS_ISA {
 
+/// NaN stays NaN.
 __attribute__((always_inline)) inline Vec clamped(Vec x) {
   const Vec low = x < -kMostOfGelu ? all<Vec>(-kMostOfGelu) : x;
   return low > kMostOfGelu ? all<Vec>(kMostOfGelu) : low;

@@ -25,7 +25,7 @@ inline Data data_or_none(const Buffer& buffer) { return buffer.empty() ? Data{} 
 float* floats_of(const Buffer& buffer);
 /// The op's scratch, at most what it has declared.
 inline float* scratch(ExecContext& ctx, std::int64_t bytes) { return static_cast<float*>(ctx.scratch(bytes)); }
-/// Every index lies in [0, limit).
+/// Every index lies in [0, limit), or is `but`.
 void check_indices(const char* what, const std::int32_t* indices, std::int64_t count, std::int64_t limit,
                    std::optional<std::int32_t> but = {});
 /// gradient := sums + beta * gradient; for beta 0 what it holds is not read.

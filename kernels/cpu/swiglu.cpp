@@ -13,26 +13,17 @@ template <Precision kPrecision>
 __attribute__((always_inline)) inline Vec gate_of(Vec a) {
   return inverse_of(1.0f + exp_of<kPrecision>(-a));
 }
-template <Precision kPrecision>
-__attribute__((always_inline)) inline Vec silu(Vec a) {
-  const Vec c = not_below(a);
-  return c * gate_of<kPrecision>(c);
-}
-template <Precision kPrecision>
-__attribute__((always_inline)) inline Vec silu_slope(Vec a) {
-  const Vec c = not_below(a), gate = gate_of<kPrecision>(c);
-  return gate * fused(c, 1.0f - gate, all<Vec>(1.0f));
-}
-
 /// Function of a gate's elements, and its slope.
 struct Silu {
   template <Precision kPrecision>
   static Vec of(Vec a) {
-    return silu<kPrecision>(a);
+    const Vec c = not_below(a);
+    return c * gate_of<kPrecision>(c);
   }
   template <Precision kPrecision>
   static Vec slope(Vec a) {
-    return silu_slope<kPrecision>(a);
+    const Vec c = not_below(a), gate = gate_of<kPrecision>(c);
+    return gate * fused(c, 1.0f - gate, all<Vec>(1.0f));
   }
 };
 struct Gelu {
@@ -115,31 +106,24 @@ void fill_swiglu(Isa& isa) {
 namespace zs::cpu {
 namespace {
 
-void swiglu_forward(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width) {
-  isa().swiglu_forward(ctx.threads(), data_of(y), data_of(x), {checks::gated(y, x, width), width});
+template <auto kKernel>
+void forward(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width) {
+  (isa().*kKernel)(ctx.threads(), data_of(y), data_of(x), {checks::gated(y, x, width), width});
 }
 
-void swiglu_backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width) {
+template <auto kKernel>
+void backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width) {
   checks::same_as("dx", dx, x);
-  isa().swiglu_backward(ctx.threads(), data_of(dx), data_of(dy), data_of(x), {checks::gated(dy, x, width), width});
-}
-
-void geglu_forward(ExecContext& ctx, Buffer y, Buffer x, std::int64_t width) {
-  isa().geglu_forward(ctx.threads(), data_of(y), data_of(x), {checks::gated(y, x, width), width});
-}
-
-void geglu_backward(ExecContext& ctx, Buffer dx, Buffer dy, Buffer x, std::int64_t width) {
-  checks::same_as("dx", dx, x);
-  isa().geglu_backward(ctx.threads(), data_of(dx), data_of(dy), data_of(x), {checks::gated(dy, x, width), width});
+  (isa().*kKernel)(ctx.threads(), data_of(dx), data_of(dy), data_of(x), {checks::gated(dy, x, width), width});
 }
 
 }  // namespace
 
 void fill_swiglu(KernelTable& table) {
-  table.swiglu_forward = swiglu_forward;
-  table.swiglu_backward = swiglu_backward;
-  table.geglu_forward = geglu_forward;
-  table.geglu_backward = geglu_backward;
+  table.swiglu_forward = forward<&Isa::swiglu_forward>;
+  table.swiglu_backward = backward<&Isa::swiglu_backward>;
+  table.geglu_forward = forward<&Isa::geglu_forward>;
+  table.geglu_backward = backward<&Isa::geglu_backward>;
 }
 
 }  // namespace zs::cpu

@@ -4,6 +4,7 @@
 #include "runtime/base/usage_error.h"
 #include "runtime/shard/collectives/collectives.h"
 #include "runtime/tensor/arithmetic.h"
+#include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/pointwise.h"
 
 namespace zs {
@@ -31,6 +32,7 @@ Tensor positions_of(const Tensor& ids, std::int64_t first, const Documents& docu
 
 Tensor Embedding::sum_of_rows(Communicator& ranks, const Tensor& ids) {
   const std::int64_t rows = weight_.shape()[0], before = weight_.part().index * rows;
+  require_below("embedding", "id", ids, rows * weight_.part().count);  // another would be no rank's, and give zeros
   const Tensor own = ids - static_cast<float>(before);
   const Tensor is_here = mul(ge(own, 0.0f), lt(own, static_cast<float>(rows)));
   const std::int64_t padding = padding_ >= before && padding_ < before + rows ? padding_ - before : -1;

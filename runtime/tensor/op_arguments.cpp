@@ -1,6 +1,7 @@
 #include "runtime/tensor/op_arguments.h"
 
 #include "runtime/base/usage_error.h"
+#include "runtime/tensor/host_view.h"
 
 namespace zs {
 namespace {
@@ -23,6 +24,18 @@ void require_ids(const char* op, const char* name, const Tensor& ids) {
   if (ids && ids.dtype() == DType::i32) return;
   throw UsageError(fmt::format("op {}: {} are {}, expected i32", op, name, describe(ids)),
                    "make them by Tensor::from_host from std::vector<std::int32_t>");
+}
+
+void require_below(const char* op, const char* name, const Tensor& x, std::int64_t limit) {
+  launch_on_host(x.context(), {"check_indices", {x.buffer()}, {}},
+                 [op, name, limit](ExecContext&, const std::vector<Buffer>& reads) {
+                   const auto* const indices = reads[0].as<std::int32_t>();
+                   for (std::int64_t i = 0; i < reads[0].elems; ++i)
+                     if (indices[i] < 0 || indices[i] >= limit)
+                       throw UsageError(
+                           fmt::format("op {}: {} {} is {}, expected [0, {})", op, name, i, indices[i], limit),
+                           "give numbers of rows or classes that there are");
+                 });
 }
 
 void require_width(const char* op, const Tensor& x, const Parameter& parameter, std::int64_t width) {

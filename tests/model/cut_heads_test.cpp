@@ -179,6 +179,23 @@ TEST_CASE("1.3-3: ranks that compute one loss and have different tokens are told
   }
 }
 
+TEST_CASE("a token and a target that no rank has a row of are usage errors, as they are of one rank") {
+  const Job job{.tensor = 2, .dims = kGpt2, .root = {{"token_embedding.weight", 0}}};
+  const auto said = [&](const std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& targets) {
+    return on_ranks(2, [&](World& world) {
+      Run own(world, job);
+      return message_of([&] { own.evaluate_numbers(ids, targets); });
+    });
+  };
+  const std::vector<std::int32_t> good{1, 2, 3, 4, 5};
+  for (const std::string& line : said({1, 2, 128, 4, 5}, good))
+    CHECK_THAT(line, Catch::Contains("op embedding: id 2 is 128, expected [0, 128)"));
+  for (const std::string& line : said(good, {1, 2, 3, 11, 5}))
+    CHECK_THAT(line, Catch::Contains("op lm_head_loss: target 3 is 11, expected [0, 11)"));
+  for (const std::string& line : said(good, {1, -1, 3, 4, 5}))
+    CHECK_THAT(line, Catch::Contains("op lm_head_loss: target 1 is -1, expected [0, 11)"));
+}
+
 TEST_CASE("heads that ranks do not divide, or whose probabilities are dropped, are usage errors") {
   const auto problem = [](Job job) {
     return on_ranks(job.tensor, [&](World& world) { return message_of([&] { Run(world, job).train(1); }); }).front();

@@ -137,6 +137,13 @@ class Run {
     const auto evaluation = model_.evaluation();
     net_.loss(ids(is_other && !are_targets ? 8 : 7), ids(is_other && are_targets ? 8 : 7)).to_host();
   }
+  /// A loss of these numbers of tokens, one of which may be none.
+  void evaluate_numbers(std::vector<std::int32_t> numbers, std::vector<std::int32_t> targets) {
+    const auto evaluation = model_.evaluation();
+    net_.loss(Tensor::from_host(context_, {1, kTime}, std::move(numbers)),
+              Tensor::from_host(context_, {1, kTime}, std::move(targets)))
+        .to_host();
+  }
   void evaluate() {
     const auto evaluation = model_.evaluation();
     loss_of(1);

@@ -103,10 +103,11 @@ void open_text(const Config& config, DatasetOptions& options) {
 
 std::vector<std::string> task_files(const Config& config, const std::string& config_path,
                                     const std::string& build_folder) {
+  const std::vector<std::string> folders = dataset_options(config, config_path, build_folder).folders;
   std::vector<std::string> files = config.run.evaluate;
   for (std::string& name : files) {
     if (fs::path(name).is_absolute()) continue;
-    for (const std::string& folder : dataset_options(config, config_path, build_folder).folders) {
+    for (const std::string& folder : folders) {
       std::error_code failed;
       const fs::path whole = fs::absolute(fs::path(folder) / name, failed).lexically_normal();
       if (failed || !fs::exists(whole, failed)) continue;

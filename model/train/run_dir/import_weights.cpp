@@ -130,9 +130,9 @@ WeightImports open_weights(const Config& config, const TrainPlan& plan) {
 
 WeightImports open_run_weights(const Config& config, const TrainPlan& plan, const std::string& path, bool checks) {
   std::vector<ParameterShape> parameters = shapes_of(plan);
-  const auto frozen = FrozenWeights::in(attributes_of_weights(path));
+  const WeightFiles files(path);
+  const auto frozen = FrozenWeights::in(files.files().front().header.metadata);
   if (frozen) {
-    const WeightFiles files(path);
     std::erase_if(parameters, [&](const ParameterShape& parameter) {
       return files.find(parameter.name) == nullptr && !is_adapter_parameter(parameter.name);
     });

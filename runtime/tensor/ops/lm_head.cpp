@@ -234,6 +234,7 @@ void weigh(LmHead& head, const LossOptions& options) {
 void find_own_targets(LmHead& head) {
   if (!head.parts.combine) return;
   const NoGradGuard guard(head.x.context());
+  require_below("lm_head_loss", "target", head.targets, head.classes);  // another would be no rank's, and count as 0
   head.classes = std::clamp<std::int64_t>(head.classes - head.parts.first, 0, head.padded_classes());
   const Tensor own = head.targets - static_cast<float>(head.parts.first);
   head.has_target = mul(ge(own, 0.0f), lt(own, static_cast<float>(head.classes)));
