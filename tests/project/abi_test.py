@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The installed library has the binary face that tests/project/abi.txt says: what programs call, and how the classes lie in memory that they compile
+"""The installed library has the ABI that tests/project/abi.txt says: what programs call, and how the classes lie in memory that they compile
 against. A line that is gone or has changed breaks programs that are built already; new ones do not.
 
-The face is what the headers declare that a public header includes directly, as in the API reference: sizes, members and virtual functions of classes,
+The ABI is what the headers declare that a public header includes directly, as in the API reference: sizes, members and virtual functions of classes,
 values of enumerations, and functions that libzshard.so exports. Classes are read by libabigail's abidw from a file that includes <zshard/zshard.h>, so
 that the library needs no debug information. (abidiff on dumps of abidw needs all of the standard library's types: 8 MB, 0.3 MB packed with xz; and
 counts a new member, which breaks programs, like a new class.)
 
 Usage: abi_test.py SOURCE_ROOT INCLUDE_DIR LIBRARY [--write]   (or --self-test); skipped where abidw is not installed.
---write: the face becomes abi.txt; refused where CHANGELOG.md says that this version is released: raise the second number in meson.build first."""
+--write: the ABI becomes abi.txt; refused where CHANGELOG.md says that this version is released: raise the second number in meson.build first."""
 
 import pathlib
 import re
@@ -19,7 +19,7 @@ import tempfile
 import xml.etree.ElementTree as ElementTree
 
 SKIPPED = 77
-FACE = pathlib.Path("tests/project/abi.txt")
+ABI = pathlib.Path("tests/project/abi.txt")
 SHORT = {"std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >": "std::string",
          "std::basic_string_view<char, std::char_traits<char> >": "std::string_view"}
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
@@ -40,11 +40,11 @@ def public_headers(include):
 
 def dump_of(include, folder):
     """abidw's XML of all types that <zshard/zshard.h> brings along. Where a library exports nothing, abidw reads nothing."""
-    source = folder / "face.cpp"
+    source = folder / "abi.cpp"
     source.write_text("#include <zshard/zshard.h>\nint zshard_face = 1;\n")
     answer("g++", "-std=c++20", "-g", "-fno-eliminate-unused-debug-types", "-femit-class-debug-always", "-fPIC", "-shared", "-isystem", include, source,
-           "-o", folder / "face.so")
-    return ElementTree.fromstring(answer("abidw", "--load-all-types", "--no-corpus-path", "--no-comp-dir-path", folder / "face.so"))
+           "-o", folder / "abi.so")
+    return ElementTree.fromstring(answer("abidw", "--load-all-types", "--no-corpus-path", "--no-comp-dir-path", folder / "abi.so"))
 
 
 class Types:
@@ -128,7 +128,7 @@ def functions_of(library, classes, words):
             yield f"function {name}"
 
 
-def face_of(include, library):
+def abi_of(include, library):
     with tempfile.TemporaryDirectory(prefix="zshard-abi.") as folder:
         root = dump_of(include, pathlib.Path(folder))
     public = public_headers(include)
@@ -157,25 +157,25 @@ def is_released(root, version):
     return heading is not None and "unreleased" not in heading.group(1)
 
 
-def write(root, face):
+def write(root, abi):
     version = version_of(root)
     if is_released(root, version):
-        sys.exit(f"abi_test: {version} is released, and its face stays: raise the second number of the version in meson.build and model/job/version.h first")
-    (root / FACE).write_text(f"zshard {version}\n" + "\n".join(face) + "\n")
-    print(f"{FACE}: {len(face)} lines")
+        sys.exit(f"abi_test: {version} is released, and its ABI stays: raise the second number of the version in meson.build and model/job/version.h first")
+    (root / ABI).write_text(f"zshard {version}\n" + "\n".join(abi) + "\n")
+    print(f"{ABI}: {len(abi)} lines")
 
 
-def check(root, face):
-    version, *old = (root / FACE).read_text().splitlines()
+def check(root, abi):
+    version, *old = (root / ABI).read_text().splitlines()
     if version.split()[-1].split(".")[:2] != version_of(root).split(".")[:2]:
-        sys.exit(f"abi_test: {FACE} is of {version}, and meson.build's is {version_of(root)}: write it anew with --write")
-    gone, fresh = broken(old, face)
+        sys.exit(f"abi_test: {ABI} is of {version}, and meson.build's is {version_of(root)}: write it anew with --write")
+    gone, fresh = broken(old, abi)
     for line in gone:
         print(f"gone or changed: {line}")
     print(f"{len(old)} lines of {version}: {len(gone)} gone or changed, {len(fresh)} new")
     if gone:
-        print("Programs that are built already would break. Keep what they use (docs/contributing.md, The library's face), or, where this version is not\n"
-              "released, say it in CHANGELOG.md and write the face anew: tests/project/abi_test.py SOURCE_ROOT INCLUDE_DIR LIBRARY --write")
+        print("Programs that are built already would break. Keep what they use (docs/contributing.md, The library's ABI), or, where this version is not\n"
+              "released, say it in CHANGELOG.md and write it anew: tests/project/abi_test.py SOURCE_ROOT INCLUDE_DIR LIBRARY --write")
     return 1 if gone else 0
 
 
@@ -210,13 +210,13 @@ def self_test():
         (folder / "zshard/detail").mkdir(parents=True)
         (folder / "zshard/zshard.h").write_text('#include "zshard/detail/lamp.h"\n')
 
-        def face(header=HEADER, source=SOURCE):
+        def abi(header=HEADER, source=SOURCE):
             (folder / "zshard/detail/lamp.h").write_text(header)
             (folder / "lamp.cpp").write_text(source)
             answer("g++", "-std=c++20", "-fPIC", "-shared", "-I", folder, folder / "lamp.cpp", "-o", folder / "lamp.so")
-            return face_of(folder, folder / "lamp.so")
+            return abi_of(folder, folder / "lamp.so")
 
-        old = face()
+        old = abi()
         for line in ("class zs::Lamp: 48 bytes, 2 virtual functions of its own", "enum zs::Colour: green=1", "function zs::count(zs::Lamp const&)",
                      "class zs::Lamp: int level at bit 320", "function zs::Lamp::shine(int)"):
             assert line in old, (line, old)
@@ -227,8 +227,8 @@ def self_test():
                 ("a virtual function more", HEADER.replace("  std::string", "  virtual void dim() {}\n  std::string"), SOURCE),
                 ("another argument", HEADER.replace("count(const Lamp& lamp", "count(const Lamp& lamp, int"), SOURCE.replace("count(const Lamp&", "count(const Lamp&, int")),
                 ("a member's other type", HEADER.replace("int level", "unsigned level"), SOURCE)):
-            assert broken(old, face(header, source))[0], what
-        gone, fresh = broken(old, face(HEADER.replace("int count", "int sum(int a);\nint count"), SOURCE + "int zs::sum(int a) { return a; }\n"))
+            assert broken(old, abi(header, source))[0], what
+        gone, fresh = broken(old, abi(HEADER.replace("int count", "int sum(int a);\nint count"), SOURCE + "int zs::sum(int a) { return a; }\n"))
         assert not gone and fresh == ["function zs::sum(int)"], (gone, fresh)
         (folder / "CHANGELOG.md").write_text("## 0.2.0, unreleased\n\n## 0.1.0 (2026-01-01)\n")
         assert is_released(folder, "0.1.0") and not is_released(folder, "0.2.0")
@@ -242,8 +242,8 @@ def main():
         self_test()
         return 0
     root, include, library = (pathlib.Path(word).resolve() for word in sys.argv[1:4])
-    face = face_of(include, library)
-    return write(root, face) if sys.argv[4:] == ["--write"] else check(root, face)
+    abi = abi_of(include, library)
+    return write(root, abi) if sys.argv[4:] == ["--write"] else check(root, abi)
 
 
 if __name__ == "__main__":

@@ -32,12 +32,12 @@ c++ -std=c++20 -O1 "$here/consumer/main.cpp" -o consumer_static $(ask --cflags) 
 ./consumer_static
 "$prefix/bin/zshard" --version
 
-# The shared library exports names of zs alone, with the version of their face, which a program asks for when it starts.
-face=ZSHARD_$(ask --modversion | cut -d. -f1,2)
-foreign=$(nm -DC --defined-only --with-symbol-versions "$lib/libzshard.so" | cut -d' ' -f3- | grep -vx "$face" |
-  grep -Ev "^((vtable|VTT|typeinfo|typeinfo name|guard variable) for |(non-)?virtual thunk to )?zs::.*@@$face\$" || true)
-[ -z "$foreign" ] || { echo "libzshard.so exports what is not its own, or without its version $face:" >&2; echo "$foreign" | head -5 >&2; exit 1; }
-readelf -W --version-info consumer | grep -q "Name: $face " || { echo "a program does not ask for $face" >&2; exit 1; }
+# The shared library exports names of zs alone, with the version of their ABI, which a program asks for when it starts.
+abi=ZSHARD_$(ask --modversion | cut -d. -f1,2)
+foreign=$(nm -DC --defined-only --with-symbol-versions "$lib/libzshard.so" | cut -d' ' -f3- | grep -vx "$abi" |
+  grep -Ev "^((vtable|VTT|typeinfo|typeinfo name|guard variable) for |(non-)?virtual thunk to )?zs::.*@@$abi\$" || true)
+[ -z "$foreign" ] || { echo "libzshard.so exports what is not its own, or without its version $abi:" >&2; echo "$foreign" | head -5 >&2; exit 1; }
+readelf -W --version-info consumer | grep -q "Name: $abi " || { echo "a program does not ask for $abi" >&2; exit 1; }
 code=0
 python3 "$here/abi_test.py" "$here/../.." "${include%/zshard}" "$lib/libzshard.so" || code=$?
 [ "$code" = 0 ] || [ "$code" = 77 ] || exit 1
