@@ -20,6 +20,7 @@ _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 _MS_REC, _MS_PRIVATE = 0x4000, 0x40000
 # The event library inside mpirun says this now and then, when a rank's pipe closes while mpirun looks at it: no line of ours.
 _MPIRUN_NOISE = re.compile(r"^\[warn\] Epoll (ADD|MOD|DEL)\(.*\n?", re.MULTILINE)
+_LINE_OF_A_FAILURE = re.compile(r"^(?!\S+: (note|warning): ).", re.MULTILINE)
 # A launcher, or a shell that was started by one, must not reach into the tests.
 _FOREIGN = ("PMI_", "PMIX_", "OMPI_COMM_", "OMPI_UNIVERSE_", "ORTE_", "SLURM_", "MPI_LOCAL", "WORLD_SIZE", "TRAIN_FAULT")
 
@@ -151,6 +152,12 @@ def unused_segments():
     return {p for p in pathlib.Path("/dev/shm").glob("*") if str(p) not in used}
 
 
+def missed_an_end(command, code, err):
+    """Whether mpirun ends with 1, which no rank of ours does, and nobody says why: Open MPI 4 seldom takes a rank that has ended well for one that
+    has not (its issue 7833, which stays as it is there)."""
+    return command[:1] == ["mpirun"] and code == 1 and not _LINE_OF_A_FAILURE.search(err)
+
+
 def run(command, timeout_s=180, cwd=None, env=None, on_start=None):
     """Runs to the end or to the limit. `on_start(process)` is called once, beside the running program. Not reentrant."""
     command, others, segments = [str(c) for c in command], set(children(os.getpid())), unused_segments()
@@ -179,7 +186,8 @@ def run(command, timeout_s=180, cwd=None, env=None, on_start=None):
         err.seek(0)
         texts = [_MPIRUN_NOISE.sub("", f.read().decode("utf-8", "backslashreplace")) for f in (out, err)]
         files = sorted(tree(place))
-    return Result(command, process.returncode, *texts, begin, timed_out, orphans, files, ended, gone)
+    code = 0 if on_start is None and missed_an_end(command, process.returncode, texts[1]) else process.returncode
+    return Result(command, code, *texts, begin, timed_out, orphans, files, ended, gone)
 
 
 def tree(folder):

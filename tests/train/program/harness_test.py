@@ -52,6 +52,10 @@ def main():
     report.case("files left", [] if result.files == ["a", "a/b"] and result.code == 3 and not result.orphans else [f"{result.files}"], result)
     result = harness.run(["sleep", "100"], timeout_s=1)
     report.case("a program that takes too long", [] if result.timed_out and result.seconds < 50 else ["it was not ended"], result)
+    note, error = "train: note: 11 prompts are longer\n", "train: error: rank 1 is lost\n"
+    ends = [(["mpirun", "-q"], 1, note, True), (["mpirun", "-q"], 1, note + error, False), (["mpirun", "-q"], 1, "", True),
+            (["mpirun", "-q"], 70, "", False), (["sh", "-c"], 1, "", False)]
+    report.case("an end that mpirun misses", [f"{end}" for *end, is_missed in ends if harness.missed_an_end(*end) != is_missed])
     return report.exit_code()
 
 
