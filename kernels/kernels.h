@@ -8,7 +8,7 @@
 #include "kernels/accumulators.h"
 #include "kernels/dynamic_code.h"
 #include "kernels/expert_kernels.h"
-#include "kernels/map_op.h"
+#include "kernels/general_args.h"
 #include "kernels/no_target.h"
 #include "kernels/rotary_angle.h"
 #include "kernels/update_rules.h"
@@ -133,51 +133,6 @@ struct NormGradient {
   NormGradient(Buffer gradient, Buffer past) : dy(gradient), skip(past) {}
 };
 
-/// Buffer whose elements, from its first one on, belong to those of a shape: strides[d] apart in dim d; 0: broadcast.
-struct Strided {
-  Buffer buffer;
-  std::array<std::int64_t, Shape::kMaxDims> strides{};
-};
-
-/// out := op(a, b, c), element by element of `shape`, which has at least one dim. An operand without a buffer is its
-/// constant. Elements are f32, bf16 or i32 and are computed in f32, so that integers are exact up to 2^24; but op copy
-/// between two buffers of i32 keeps all bits. No two elements of out have one place. An input may be out where it has
-/// out's strides.
-struct Map {
-  MapOp op;
-  Shape shape;
-  Strided out;
-  std::array<Strided, 3> in{};
-  std::array<float, 3> constants{};
-};
-
-/// out, dense, of `kept` := the elements of `in`, f32 or bf16, over all of `reduced`, for each of `kept`; both have at
-/// least one dim, and only a sum may be of none. Sums: times factor, carried in f64 in an order that follows from the
-/// shapes alone, out f32 or bf16. argmax: i32, the first place of the largest in row-major order of `reduced`, of NaN
-/// where there is one.
-struct Reduce {
-  ReduceKind op;
-  Shape kept, reduced;
-  Buffer out, in;
-  std::array<std::int64_t, Shape::kMaxDims> kept_strides{}, reduced_strides{};
-  float factor = 1.0f;
-};
-
-/// Lines of the middle of three dims: x (outer, lines, inner) and y (outer, count, inner), y[o, i, e] being x[o,
-/// ids[i], e]; ids i32 (count), or, with each_its_own, (outer, count, inner) of an id for each element.
-struct LineDims {
-  std::int64_t outer, lines, count, inner;
-  bool each_its_own = false;
-};
-
-/// Elements that dropout keeps: the fate of the one at index first + i follows from this and the key alone.
-/// probability: of an element to be dropped.
-struct DropoutMask {
-  std::uint64_t key;
-  std::int64_t first;
-  float probability;
-};
-
 enum class GeluKind : std::uint8_t { tanh, erf };
 
 /// The working memory (ExecContext::scratch) that kernels take, in bytes: what an op that runs one declares
@@ -191,6 +146,7 @@ struct KernelScratch {
   /// Forward or backward.
   std::int64_t (*attention)(int threads, const AttentionDims& dims);
   std::int64_t (*rotary)(int threads, const AttentionDims& dims);
+  std::int64_t (*order_lines)(int threads, const LineDims& dims);
 };
 
 /// Every kernel of a back end. Buffers are dense; "x" is f32 or bf16 unless said otherwise, outputs have the dtype of
@@ -249,6 +205,13 @@ struct KernelTable {
   void (*take_lines)(ExecContext& ctx, Buffer y, Buffer x, Buffer ids, const LineDims& dims);
   /// x f32 := zeros, then x[ids] += y (f32 or bf16) in order of the count
   void (*add_lines)(ExecContext& ctx, Buffer x, Buffer y, Buffer ids, const LineDims& dims);
+  /// ids i32 (outer, count, inner) := where the first `count` elements, in order, of each line of x (outer, lines,
+  /// inner), f32, bf16 or i32, are: from the smallest on, or from the largest on. Equal ones stay in their order; NaN
+  /// is the largest. A GPU compares each element with all of its line.
+  void (*order_lines)(ExecContext& ctx, Buffer ids, Buffer x, const LineDims& dims, bool is_descending);
+  /// y (outer, lines, inner) := sums of each line's elements of x, alike, f32, bf16 or i32, up to this one, or, if
+  /// is_backward, from this one on. Carried in f64, one after the other; i32 wraps around.
+  void (*sum_lines)(ExecContext& ctx, Buffer y, Buffer x, const LineDims& dims, bool is_backward);
   /// Srivastava et al. 2014: out := in / (1 - probability), or 0 where the mask drops the element; out may be in
   void (*dropout)(ExecContext& ctx, Buffer out, Buffer in, const DropoutMask& mask);
 

@@ -60,6 +60,28 @@ void add_lines(std::vector<KernelCase>& cases, DType dtype, std::int64_t rows, s
   });
 }
 
+/// The first elements in order of each row, and running sums along rows.
+void add_whole_lines(std::vector<KernelCase>& cases, DType dtype, std::int64_t rows, std::int64_t width,
+                     std::int64_t kept) {
+  const LineDims ordered{rows, width, kept, 1}, summed{rows, width, width, 1};
+  cases.push_back({.kernel = "order_lines",
+                   .shape = fmt::format("{} of {} x {}", kept, rows, width),
+                   .dtype = dtype,
+                   .bytes = bytes_of(rows * width, dtype) + bytes_of(rows * kept, DType::i32),
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer ids = arrays.ids(rows * kept, width, 0), x = arrays.random(rows * width, dtype);
+                     return [=](ExecContext& exec) { kernels_of(exec).order_lines(exec, ids, x, ordered, true); };
+                   }});
+  cases.push_back({.kernel = "sum_lines",
+                   .shape = fmt::format("{} x {}", rows, width),
+                   .dtype = dtype,
+                   .bytes = 2 * bytes_of(rows * width, dtype),
+                   .make = [=](Arrays& arrays, int) {
+                     const Buffer y = arrays.random(rows * width, dtype), x = arrays.random(rows * width, dtype);
+                     return [=](ExecContext& exec) { kernels_of(exec).sum_lines(exec, y, x, summed, false); };
+                   }});
+}
+
 void add_dropout(std::vector<KernelCase>& cases, DType dtype, std::int64_t n) {
   cases.push_back({.kernel = "dropout",
                    .shape = fmt::format("{}", n),
@@ -100,6 +122,7 @@ void add_general_cases(std::vector<KernelCase>& cases, const CaseSizes& sizes, D
   add_reduce(cases, dtype, tokens, sizes.width);
   add_reduce(cases, dtype, sizes.odd_rows, sizes.odd_width);
   add_lines(cases, dtype, tokens, sizes.width);
+  add_whole_lines(cases, dtype, tokens, sizes.width, 8);
   add_dropout(cases, dtype, tokens * sizes.width);
   add_dropout(cases, dtype, sizes.odd_elems);
   add_cached(cases, dtype, sizes.heads, tokens);

@@ -111,9 +111,9 @@ void fill_map(Isa& isa) {
 
 }  // namespace zs::cpu::ZS_ISA
 #else
-#include "kernels/checks.h"
 #include "kernels/cpu/host.h"
 #include "kernels/families.h"
+#include "kernels/general_checks.h"
 
 namespace zs::cpu {
 namespace {
@@ -124,6 +124,23 @@ MapOperand operand_of(const Strided& operand, int dims, float constant) {
            name_of(operand.buffer.device));
   for (int d = 0; d < dims; ++d) result.strides[d] = operand.strides[static_cast<std::size_t>(d)];
   return result;
+}
+
+/// Element i of the shape, in row-major order, of an operand of integers.
+std::int32_t integer_at(const Map& map, std::size_t operand, std::int64_t i) {
+  const Strided& in = map.in[operand];
+  if (in.buffer.empty()) return integer_of(map.constants[operand]);
+  std::int64_t at = 0;
+  for (int d = map.shape.rank() - 1; d >= 0; i /= map.shape[d], --d)
+    at += i % map.shape[d] * in.strides[static_cast<std::size_t>(d)];
+  return in.buffer.as<std::int32_t>()[at];
+}
+
+void check_divisors(const Map& map) {
+  for (std::int64_t i = 0; i < map.shape.numel(); ++i)
+    if (integer_at(map, 1, i) == 0)
+      throw UsageError(fmt::format("{} divided by 0", integer_at(map, 0, i)),
+                       "an op of i32 tensors has a divisor of 0");
 }
 
 void map(ExecContext& ctx, const Map& map) {
@@ -138,9 +155,8 @@ void map(ExecContext& ctx, const Map& map) {
                .in = {}};
   for (int d = 0; d < dims; ++d) args.sizes[d] = map.shape[d];
   for (std::size_t k = 0; k < map.in.size(); ++k) args.in[k] = operand_of(map.in[k], dims, map.constants[k]);
-  if (map.op == MapOp::copy && args.out.dtype == DType::i32 && args.in[0].dtype == DType::i32 &&
-      args.in[0].address != nullptr)
-    args.out.dtype = args.in[0].dtype = DType::f32;  // bits, which are moved and not looked at
+  if (keeps_bits(map)) args.out.dtype = args.in[0].dtype = args.in[1].dtype = args.in[2].dtype = DType::f32;
+  if (map.op == MapOp::floor_div || map.op == MapOp::remainder) check_divisors(map);
   isa().map(ctx.threads(), args);
 }
 

@@ -98,9 +98,9 @@ void fill_reduce(Isa& isa) { isa.reduce = reduce; }
 
 }  // namespace zs::cpu::ZS_ISA
 #else
-#include "kernels/checks.h"
 #include "kernels/cpu/host.h"
 #include "kernels/families.h"
+#include "kernels/general_checks.h"
 
 namespace zs::cpu {
 namespace {

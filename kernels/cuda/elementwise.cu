@@ -1,5 +1,6 @@
 #include "kernels/cuda/device.h"
 #include "kernels/gelu_silu.h"
+#include "kernels/map_op.h"
 
 namespace zs::cuda {
 namespace {

@@ -48,6 +48,10 @@ void set_bytes(ExecContext& ctx, const Buffer& out, unsigned char value) {
             "cuMemsetD8Async");
 }
 
+ElementKind kind_of(DType dtype) {
+  return dtype == DType::bf16 ? ElementKind::bf16 : dtype == DType::i32 ? ElementKind::i32 : ElementKind::f32;
+}
+
 void* elements_of(const Buffer& buffer) {
   ZS_CHECK(buffer.device == DeviceKind::cuda, "a CUDA kernel got a buffer of device {}", name_of(buffer.device));
   ZS_CHECK(buffer.dtype == DType::f32 || buffer.dtype == DType::bf16, "expected f32 or bf16, got {}",

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/cuda/args.h"
+#include "kernels/cuda/general_args.h"
 #include "kernels/families.h"
 #include "runtime/device/stream.h"
 
@@ -33,6 +34,8 @@ void launch_elems(ExecContext& ctx, const std::string& kernel, std::int64_t elem
   const std::int64_t a_block = elems_a_thread * kThreads;
   launch(ctx, kernel, (elems + a_block - 1) / a_block, kThreads, &args);
 }
+
+ElementKind kind_of(DType dtype);
 
 /// The driver's stream that the context's work goes to.
 CUstream_st* stream_of(const ExecContext& ctx);

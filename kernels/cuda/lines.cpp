@@ -1,6 +1,6 @@
-#include "kernels/checks.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/families.h"
+#include "kernels/general_checks.h"
 
 namespace zs::cuda {
 namespace {
@@ -32,12 +32,42 @@ void add_lines(ExecContext& ctx, Buffer x, Buffer y, Buffer ids, const LineDims&
   launch_elems(ctx, typed("zs_add_lines", y.dtype), dims.outer * dims.inner, 1, args);
 }
 
+WholeLinesArgs whole_lines_args(const Buffer& y, const Buffer& x, const LineDims& dims, bool is_backward) {
+  checks::whole_lines(y, x, dims);
+  ZS_CHECK(x.device == DeviceKind::cuda && y.device == DeviceKind::cuda,
+           "a CUDA kernel got buffers of devices {} and {}", name_of(x.device), name_of(y.device));
+  return {.x = x.data,
+          .y = y.data,
+          .kind = kind_of(x.dtype),
+          .outer = dims.outer,
+          .lines = dims.lines,
+          .count = dims.count,
+          .inner = dims.inner,
+          .is_backward = is_backward};
+}
+
+void order_lines(ExecContext& ctx, Buffer ids, Buffer x, const LineDims& dims, bool is_descending) {
+  ZS_CHECK(ids.dtype == DType::i32, "ids of {}", name_of(ids.dtype));
+  launch_elems(ctx, "zs_order_lines", x.elems, 1, whole_lines_args(ids, x, dims, is_descending));
+}
+
+void sum_lines(ExecContext& ctx, Buffer y, Buffer x, const LineDims& dims, bool is_backward) {
+  checks::same_dtype(y, x);
+  launch_elems(ctx, "zs_sum_lines", dims.outer * dims.inner, 1, whole_lines_args(y, x, dims, is_backward));
+}
+
+std::int64_t order_lines_scratch(int, const LineDims&) { return 0; }
+
 }  // namespace
 
 void fill_lines(KernelTable& table, KernelNames& names) {
   table.take_lines = take_lines;
   table.add_lines = add_lines;
+  table.order_lines = order_lines;
+  table.sum_lines = sum_lines;
+  table.scratch.order_lines = order_lines_scratch;
   add_typed(names, {"zs_take_lines", "zs_add_lines"});
+  names.insert(names.end(), {"zs_order_lines", "zs_sum_lines"});
 }
 
 }  // namespace zs::cuda

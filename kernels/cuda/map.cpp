@@ -1,16 +1,12 @@
-#include "kernels/checks.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/dropout_random.h"
 #include "kernels/families.h"
+#include "kernels/general_checks.h"
 
 namespace zs::cuda {
 namespace {
 
 static_assert(kMostDims == Shape::kMaxDims);
-
-ElementKind kind_of(DType dtype) {
-  return dtype == DType::bf16 ? ElementKind::bf16 : dtype == DType::i32 ? ElementKind::i32 : ElementKind::f32;
-}
 
 StridedOperand operand_of(const Strided& operand, float constant) {
   StridedOperand result{
@@ -32,9 +28,7 @@ void map(ExecContext& ctx, const Map& map) {
                       .in = {}};
   for (int d = 0; d < args.dims; ++d) args.sizes[d] = map.shape[d];
   for (std::size_t k = 0; k < map.in.size(); ++k) args.in[k] = operand_of(map.in[k], map.constants[k]);
-  if (map.op == MapOp::copy && args.out.kind == ElementKind::i32 && args.in[0].kind == ElementKind::i32 &&
-      args.in[0].address != nullptr)
-    args.out.kind = args.in[0].kind = ElementKind::f32;  // bits, which are moved and not looked at
+  if (keeps_bits(map)) args.out.kind = args.in[0].kind = args.in[1].kind = args.in[2].kind = ElementKind::f32;
   launch_elems(ctx, "zs_map", args.elems, 1, args);
 }
 

@@ -1,4 +1,5 @@
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/general_args.h"
 #include "kernels/dropout_random.h"
 
 namespace zs::cuda {
@@ -45,6 +46,7 @@ extern "C" __global__ void zs_map(const StridedMapArgs args) {
     c += place * args.in[2].strides[d];
   }
   const float x = load_strided(args.in[0], a), y = load_strided(args.in[1], b), z = load_strided(args.in[2], c);
+  if ((args.op == MapOp::floor_div || args.op == MapOp::remainder) && bits_of(y) == 0) __trap();
   float value = 0;
   with_map_op(args.op, [&](auto tag) { value = map_value<decltype(tag)::value>(x, y, z); });
   store_strided(args.out, out, value);

@@ -1,6 +1,6 @@
-#include "kernels/checks.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/families.h"
+#include "kernels/general_checks.h"
 
 namespace zs::cuda {
 namespace {

@@ -1,4 +1,5 @@
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/general_args.h"
 
 namespace zs::cuda {
 namespace {

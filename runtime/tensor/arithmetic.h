@@ -52,6 +52,10 @@ Tensor sqrt(const Tensor& x);
 Tensor rsqrt(const Tensor& x);
 /// The hyperbolic tangent.
 Tensor tanh(const Tensor& x);
+/// The sine of radians.
+Tensor sin(const Tensor& x);
+/// The cosine of radians.
+Tensor cos(const Tensor& x);
 /// 1 / (1 + e^-x)
 Tensor sigmoid(const Tensor& x);
 /// x where it is above 0, else 0; the gradient at 0 is 0.

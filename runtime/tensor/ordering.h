@@ -4,7 +4,7 @@
 
 namespace zs {
 
-// Elements in order along a dim, f32, bf16 or i32. There are no kernels: on a GPU the host computes them.
+// Elements in order along a dim, f32, bf16 or i32.
 
 /// Elements and where along the dim they were, i32. Gradients flow back to where they came from.
 struct Ordered {

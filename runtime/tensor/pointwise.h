@@ -33,9 +33,5 @@ Tensor elu(const Tensor& x, float alpha = 1);
 Tensor softplus(const Tensor& x);
 /// log(sigmoid(x)), likewise.
 Tensor log_sigmoid(const Tensor& x);
-/// Sine of radians. There is no kernel: on a GPU the host computes it, and the cosine.
-Tensor sin(const Tensor& x);
-/// Cosine of radians.
-Tensor cos(const Tensor& x);
 
 }  // namespace zs

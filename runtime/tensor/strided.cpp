@@ -1,6 +1,9 @@
 #include "runtime/tensor/strided.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
+#include <span>
 #include <utility>
 
 #include "runtime/base/usage_error.h"
@@ -11,6 +14,10 @@ namespace {
 using Strides = std::array<std::int64_t, Shape::kMaxDims>;
 
 std::size_t at(int dim) { return static_cast<std::size_t>(dim); }
+
+std::int64_t product(std::span<const std::int64_t> sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
+}
 
 /// The elements from the first one to the last one of a shape.
 Buffer span_of(const Buffer& buffer, const Shape& shape, const Strides& strides) {
@@ -106,6 +113,12 @@ Tensor computed(const char* name, Context& context, const Shape& shape, DType dt
   Tensor y = Tensor::empty(context, shape, dtype);
   map_into(name, context, view_of(y), op, operands);
   return y;
+}
+
+LineDims line_dims(const Shape& shape, int dim, std::int64_t count, bool each_its_own) {
+  const auto sizes = shape.dims();
+  const auto d = static_cast<std::size_t>(dim);
+  return {product(sizes.first(d)), sizes[d], count, product(sizes.subspan(d + 1)), each_its_own};
 }
 
 Tensor reduced(const char* name, const Tensor& x, ReduceKind op, DimSet dims, DType dtype, float factor) {

@@ -41,6 +41,15 @@ void map_into(const char* name, Context& context, const View& out, MapOp op, std
 Tensor computed(const char* name, Context& context, const Shape& shape, DType dtype, MapOp op,
                 std::initializer_list<Operand> operands);
 
+/// computed() of i32, exact: an integer op of `tensors`, i32, which are broadcast; operands: they and numbers.
+Tensor integers(const char* name, MapOp op, const std::vector<Tensor>& tensors,
+                std::initializer_list<Operand> operands);
+/// A number beside i32 tensors. UsageError where it is no integer of i32.
+Operand integer_beside(const char* name, const Tensor& tensor, float number);
+
+/// Lines along a dim of the shape, of which `count` are meant.
+LineDims line_dims(const Shape& shape, int dim, std::int64_t count, bool each_its_own = false);
+
 /// Dims as a set of bits.
 using DimSet = unsigned;
 /// Reduces over these dims, which the result keeps with size 1. dtype: of the result; i32 for argmax.

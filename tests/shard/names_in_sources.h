@@ -12,7 +12,7 @@ namespace zs::test {
 /// Every name that the sources give to an op of runtime or model: launch({"gelu", ..., zero(stream, "zero_unused", ....
 inline std::set<std::string> names_in_sources() {
   const std::regex op(
-      R"((?:launch|enqueue|fill_on_host|launch_on_host)\(\s*(?:context_?, )?\{"([a-z_]+)|zero\([a-z_.()]*, "([a-z_]+)\"|)"
+      R"((?:launch|enqueue|launch_on_host)\(\s*(?:context_?, )?\{"([a-z_]+)|zero\([a-z_.()]*, "([a-z_]+)\"|)"
       // ... and what makes an op of one map or reduction: computed("mul", ...
       R"((?:binary|compared|computed|copied|linear_in|map_into|mask_of|product|reduced|same)\(\s*"([a-z_]+)\"|)"
       R"(unary\(\s*"[a-z_]+",\s*"([a-z_]+)\")");

@@ -59,6 +59,8 @@ TEST_CASE("integers are cast both ways, and added, multiplied and divided exactl
   CHECK(to_host_i32(floor_div(a, 2)) == Ids{large / 2, -4, 2});
   CHECK(to_host_i32(remainder(a, 3)) == Ids{large % 3, 2, 2});
   CHECK(to_host_i32(where(gt(a, 0.0f), a, 0.0f)) == Ids{large, 0, 5});
+  CHECK(eq(a, on.ids({}, {large - 1})).to_host() == Floats{0, 0, 0});
+  CHECK(gt(a, on.ids({3}, {large - 1, -7, 4})).to_host() == Floats{1, 0, 1});
   CHECK(to_host_i32(maximum(a, on.ids({}, {-6}))) == Ids{large, -6, 5});
   CHECK(cast(a, DType::f32).to_host() == Floats{1 << 24, -7, 5});
   CHECK(cast(on.ids({2}, {3, -2}), DType::bf16).to_host() == Floats{3, -2});

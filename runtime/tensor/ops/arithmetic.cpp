@@ -4,7 +4,6 @@
 
 #include "runtime/base/usage_error.h"
 #include "runtime/tensor/autograd.h"
-#include "runtime/tensor/integers.h"
 #include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/strided.h"
 
@@ -33,6 +32,12 @@ Tensor mask_of_integers(const Tensor& mask) {
   if (!mask) throw UsageError("op where: a mask that is empty", "give f32, bf16 or i32");
   if (is_integer(mask)) return mask;
   return computed("integer_mask", mask.context(), mask.shape(), DType::i32, MapOp::where, {mask, 1.0f, 0.0f});
+}
+
+Tensor integers_chosen(const Tensor& mask, std::vector<Tensor> tensors, const Operand& yes, const Operand& no) {
+  const Tensor whole = mask_of_integers(mask);
+  tensors.push_back(whole);
+  return integers("where", MapOp::int_where, tensors, {whole, yes, no});
 }
 
 /// Tensors that a gradient is made of.
@@ -119,7 +124,8 @@ Tensor mask_of(const char* name, const Tensor& a, const Shape& shape, MapOp op,
   return computed(name, a.context(), shape, a.dtype() == DType::i32 ? DType::f32 : a.dtype(), op, operands);
 }
 
-Tensor compared(const char* name, MapOp op, const Tensor& a, const Tensor& b) {
+Tensor compared(const char* name, MapOp op, MapOp of_integers, const Tensor& a, const Tensor& b) {
+  if (are_integers(a, b)) return integers(name, of_integers, {a, b}, {a, b});
   return mask_of(name, a, broadcast_shape(name, a, b), op, {a, b});
 }
 
@@ -150,7 +156,7 @@ Tensor chosen(const Tensor& mask, const Shape& shape, const Tensor& a, const Ten
 }  // namespace
 
 Tensor add(const Tensor& a, const Tensor& b) {
-  if (are_integers(a, b)) return integer_op("add", IntegerOp::add, {a, b});
+  if (are_integers(a, b)) return integers("add", MapOp::int_add, {a, b}, {a, b});
   const Shape shape = broadcast_shape("add", a, b);
   if (a.shape() != b.shape()) return binary("add", {MapOp::add, passed, passed, false, false}, a, b);
   require_float("add", "a", a);
@@ -165,11 +171,11 @@ Tensor add(const Tensor& a, const Tensor& b) {
 }
 
 Tensor sub(const Tensor& a, const Tensor& b) {
-  if (are_integers(a, b)) return integer_op("sub", IntegerOp::sub, {a, b});
+  if (are_integers(a, b)) return integers("sub", MapOp::int_sub, {a, b}, {a, b});
   return binary("sub", {MapOp::sub, passed, negated, false, false}, a, b);
 }
 Tensor mul(const Tensor& a, const Tensor& b) {
-  if (are_integers(a, b)) return integer_op("mul", IntegerOp::mul, {a, b});
+  if (are_integers(a, b)) return integers("mul", MapOp::int_mul, {a, b}, {a, b});
   return binary("mul", {MapOp::mul, times_b, times_a, true, false}, a, b);
 }
 Tensor div(const Tensor& a, const Tensor& b) { return binary("div", {MapOp::div, by_b, by_divisor, true, true}, a, b); }
@@ -178,22 +184,22 @@ Tensor pow(const Tensor& a, const Tensor& b) {
 }
 
 Tensor add(const Tensor& a, float b) {
-  if (is_integer(a)) return integer_op("add", IntegerOp::add, {a, integer_of("add", a, b)});
+  if (is_integer(a)) return integers("add", MapOp::int_add, {a}, {a, integer_beside("add", a, b)});
   require_float("add", "a", a);
   return linear_in("add_number", a, MapOp::add, {a, b}, 1.0f);
 }
 Tensor sub(const Tensor& a, float b) {
-  if (is_integer(a)) return integer_op("sub", IntegerOp::sub, {a, integer_of("sub", a, b)});
+  if (is_integer(a)) return integers("sub", MapOp::int_sub, {a}, {a, integer_beside("sub", a, b)});
   require_float("sub", "a", a);
   return linear_in("sub_number", a, MapOp::sub, {a, b}, 1.0f);
 }
 Tensor sub(float a, const Tensor& b) {
-  if (is_integer(b)) return integer_op("sub", IntegerOp::sub, {integer_of("sub", b, a), b});
+  if (is_integer(b)) return integers("sub", MapOp::int_sub, {b}, {integer_beside("sub", b, a), b});
   require_float("sub", "b", b);
   return linear_in("number_sub", b, MapOp::sub, {a, b}, -1.0f);
 }
 Tensor mul(const Tensor& a, float b) {
-  if (is_integer(a)) return integer_op("mul", IntegerOp::mul, {a, integer_of("mul", a, b)});
+  if (is_integer(a)) return integers("mul", MapOp::int_mul, {a}, {a, integer_beside("mul", a, b)});
   require_float("mul", "a", a);
   return linear_in("mul_number", a, MapOp::mul, {a, b}, b);
 }
@@ -234,6 +240,8 @@ Tensor rsqrt(const Tensor& x) {
   return unary("rsqrt", "rsqrt_backward", {MapOp::rsqrt, MapOp::rsqrt_gradient, true}, x);
 }
 Tensor tanh(const Tensor& x) { return unary("tanh", "tanh_backward", {MapOp::tanh, MapOp::tanh_gradient, true}, x); }
+Tensor sin(const Tensor& x) { return unary("sin", "sin_backward", {MapOp::sin, MapOp::sin_gradient, false}, x); }
+Tensor cos(const Tensor& x) { return unary("cos", "cos_backward", {MapOp::cos, MapOp::cos_gradient, false}, x); }
 Tensor sigmoid(const Tensor& x) {
   return unary("sigmoid", "sigmoid_backward", {MapOp::sigmoid, MapOp::sigmoid_gradient, true}, x);
 }
@@ -254,26 +262,26 @@ Tensor clamp(const Tensor& x, float low, float high) {
   return y;
 }
 
-Tensor eq(const Tensor& a, const Tensor& b) { return compared("eq", MapOp::eq, a, b); }
+Tensor eq(const Tensor& a, const Tensor& b) { return compared("eq", MapOp::eq, MapOp::int_eq, a, b); }
 Tensor eq(const Tensor& a, float b) { return mask_of("eq_number", a, a.shape(), MapOp::eq, {a, b}); }
-Tensor lt(const Tensor& a, const Tensor& b) { return compared("lt", MapOp::lt, a, b); }
+Tensor lt(const Tensor& a, const Tensor& b) { return compared("lt", MapOp::lt, MapOp::int_lt, a, b); }
 Tensor lt(const Tensor& a, float b) { return mask_of("lt_number", a, a.shape(), MapOp::lt, {a, b}); }
-Tensor gt(const Tensor& a, const Tensor& b) { return compared("gt", MapOp::gt, a, b); }
+Tensor gt(const Tensor& a, const Tensor& b) { return compared("gt", MapOp::gt, MapOp::int_gt, a, b); }
 Tensor gt(const Tensor& a, float b) { return mask_of("gt_number", a, a.shape(), MapOp::gt, {a, b}); }
 
 Tensor where(const Tensor& mask, const Tensor& a, const Tensor& b) {
-  if (are_integers(a, b)) return integer_op("where", IntegerOp::where, {mask_of_integers(mask), a, b});
+  if (are_integers(a, b)) return integers_chosen(mask, {a, b}, a, b);
   const Shape shape = broadcast_shape("where", a, b);
   require_float("where", "a", a);
   return chosen(mask, shape, a, b, a, b);
 }
 Tensor where(const Tensor& mask, const Tensor& a, float b) {
-  if (is_integer(a)) return where(mask, a, integer_of("where", a, b));
+  if (is_integer(a)) return integers_chosen(mask, {a}, a, integer_beside("where", a, b));
   require_float("where", "a", a);
   return chosen(mask, a.shape(), a, {}, a, b);
 }
 Tensor where(const Tensor& mask, float a, const Tensor& b) {
-  if (is_integer(b)) return where(mask, integer_of("where", b, a), b);
+  if (is_integer(b)) return integers_chosen(mask, {b}, integer_beside("where", b, a), b);
   require_float("where", "b", b);
   return chosen(mask, b.shape(), {}, b, a, b);
 }

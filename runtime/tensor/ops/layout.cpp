@@ -48,10 +48,6 @@ Tensor permuted_copy(const Tensor& x, const std::vector<int>& order) {
   return copied("permute", x.context(), permuted(view_of(x), order), x.dtype());
 }
 
-std::int64_t product(std::span<const std::int64_t> sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, std::multiplies<>());
-}
-
 }  // namespace
 
 Tensor permute(const Tensor& x, const std::vector<int>& order) {
@@ -248,12 +244,6 @@ Tensor unfold(const Tensor& x, const Window& window) {
 }
 
 namespace {
-
-LineDims line_dims(const Shape& shape, int dim, std::int64_t count, bool each_its_own) {
-  const auto sizes = shape.dims();
-  const auto d = static_cast<std::size_t>(dim);
-  return {product(sizes.first(d)), sizes[d], count, product(sizes.subspan(d + 1)), each_its_own};
-}
 
 Tensor lines_gradient(const Tensor& dy, const Tensor& ids, const Shape& shape, const LineDims& dims) {
   Context& context = dy.context();

@@ -1,12 +1,7 @@
 #include "runtime/tensor/ordering.h"
 
-#include <algorithm>
-#include <cmath>
-#include <numeric>
-
 #include "runtime/base/usage_error.h"
 #include "runtime/tensor/autograd.h"
-#include "runtime/tensor/host_op.h"
 #include "runtime/tensor/layout.h"
 #include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/strided.h"
@@ -18,69 +13,16 @@ void require_number(const char* op, const Tensor& x) {
   if (!x || x.dtype() != DType::i32) require_float(op, "x", x);
 }
 
-/// Lines of a dim: element i of line n is at first(n) + i * inner.
-struct Lines {
-  std::int64_t outer, count, inner;
-
-  std::int64_t lines() const { return outer * inner; }
-  std::int64_t first(std::int64_t line) const { return line / inner * inner * count + line % inner; }
-};
-
-Lines lines_of(const Shape& shape, int dim) {
-  Lines lines{1, shape[dim], 1};
-  for (int d = 0; d < dim; ++d) lines.outer *= shape[d];
-  for (int d = dim + 1; d < shape.rank(); ++d) lines.inner *= shape[d];
-  return lines;
-}
-
-double number(const Buffer& buffer, std::int64_t i) {
-  if (buffer.dtype == DType::i32) return buffer.as<std::int32_t>()[i];
-  if (buffer.dtype == DType::bf16) return static_cast<double>(static_cast<float>(buffer.as<BFloat16>()[i]));
-  return static_cast<double>(buffer.as<float>()[i]);
-}
-void set_number(const Buffer& buffer, std::int64_t i, double value) {
-  if (buffer.dtype == DType::i32) {
-    buffer.as<std::int32_t>()[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(value));
-  } else if (buffer.dtype == DType::bf16) {
-    buffer.as<BFloat16>()[i] = BFloat16(static_cast<float>(value));
-  } else {
-    buffer.as<float>()[i] = static_cast<float>(value);
-  }
-}
-
-/// Places where the first `kept` elements of each line are in order.
-void order_lines(const Buffer& in, std::int32_t* ids, const Lines& lines, std::int64_t kept, bool is_descending) {
-  std::vector<double> values(static_cast<std::size_t>(lines.count));
-  std::vector<std::int32_t> places(values.size());
-  const auto before = [&](std::int32_t a, std::int32_t b) {  // NaN is above all
-    double left = values[static_cast<std::size_t>(a)], right = values[static_cast<std::size_t>(b)];
-    if (is_descending) std::swap(left, right);
-    if (std::isnan(left) || std::isnan(right)) {
-      if (std::isnan(left) != std::isnan(right)) return std::isnan(right);
-      return a < b;
-    }
-    return left != right ? left < right : a < b;
-  };
-  for (std::int64_t line = 0; line < lines.lines(); ++line) {
-    const std::int64_t first = lines.first(line);
-    for (std::int64_t i = 0; i < lines.count; ++i)
-      values[static_cast<std::size_t>(i)] = number(in, first + i * lines.inner);
-    std::iota(places.begin(), places.end(), 0);
-    std::partial_sort(places.begin(), places.begin() + kept, places.end(), before);
-    const std::int64_t to = line / lines.inner * lines.inner * kept + line % lines.inner;
-    for (std::int64_t i = 0; i < kept; ++i) ids[to + i * lines.inner] = places[static_cast<std::size_t>(i)];
-  }
-}
-
 Tensor ordered_ids(const Tensor& x, int dim, std::int64_t kept, bool is_descending) {
   Context& context = x.context();
   Tensor ids = Tensor::empty(context, with_size(x.shape(), dim, kept), DType::i32);
   if (ids.numel() == 0) return ids;
-  fill_on_host(context, {"order", {x.buffer()}, {ids.buffer()}},
-               [lines = lines_of(x.shape(), dim), kept, is_descending](const std::vector<Buffer>& reads,
-                                                                       const std::vector<Buffer>& writes) {
-                 order_lines(reads[0], writes[0].as<std::int32_t>(), lines, kept, is_descending);
-               });
+  const LineDims dims = line_dims(x.shape(), dim, kept);
+  const Buffer out = ids.buffer(), in = x.buffer();
+  context.launch({"order", {in}, {out}, context.kernels().scratch.order_lines(context.threads(), dims)},
+                 [&kernels = context.kernels(), out, in, dims, is_descending](ExecContext& exec) {
+                   kernels.order_lines(exec, out, in, dims, is_descending);
+                 });
   return ids;
 }
 
@@ -89,18 +31,12 @@ Tensor running_sums(const Tensor& x, int dim, bool is_backward) {
   Context& context = x.context();
   Tensor y = Tensor::empty(context, x.shape(), x.dtype());
   if (y.numel() == 0) return y;
-  fill_on_host(context, {"cumsum", {x.buffer()}, {y.buffer()}},
-               [lines = lines_of(x.shape(), dim), is_backward](const std::vector<Buffer>& reads,
-                                                               const std::vector<Buffer>& writes) {
-                 for (std::int64_t line = 0; line < lines.lines(); ++line) {
-                   double sum = 0;
-                   for (std::int64_t i = 0; i < lines.count; ++i) {
-                     const std::int64_t at = lines.first(line) + (is_backward ? lines.count - 1 - i : i) * lines.inner;
-                     sum += number(reads[0], at);
-                     set_number(writes[0], at, sum);
-                   }
-                 }
-               });
+  const LineDims dims = line_dims(x.shape(), dim, x.shape()[dim]);
+  const Buffer out = y.buffer(), in = x.buffer();
+  context.launch({"cumsum", {in}, {out}},
+                 [&kernels = context.kernels(), out, in, dims, is_backward](ExecContext& exec) {
+                   kernels.sum_lines(exec, out, in, dims, is_backward);
+                 });
   return y;
 }
 

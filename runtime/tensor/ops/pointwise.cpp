@@ -1,45 +1,11 @@
 #include "runtime/tensor/pointwise.h"
 
-#include <cmath>
-
 #include "runtime/base/usage_error.h"
 #include "runtime/tensor/autograd.h"
-#include "runtime/tensor/host_op.h"
 #include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/ops.h"
 
 namespace zs {
-namespace {
-
-/// f of each element of an f32 tensor.
-Tensor on_host(const Tensor& x, float (*f)(float)) {
-  Tensor y = Tensor::empty(x.context(), x.shape(), DType::f32);
-  fill_on_host(x.context(), {"wave", {x.buffer()}, {y.buffer()}},
-               [f](const std::vector<Buffer>& reads, const std::vector<Buffer>& writes) {
-                 const float* in = reads[0].as<float>();
-                 float* out = writes[0].as<float>();
-                 for (std::int64_t i = 0; i < writes[0].elems; ++i) out[i] = f(in[i]);
-               });
-  return y;
-}
-
-float sine(float x) { return std::sin(x); }
-float cosine(float x) { return std::cos(x); }
-
-/// f of x, whose derivative is factor df.
-Tensor wave(const char* name, const Tensor& x, float (*f)(float), float (*df)(float), float factor) {
-  require_float(name, "x", x);
-  const Tensor wide = cast(x, DType::f32);
-  Tensor y = on_host(wide, f);
-  record_op(y, name, {wide}, {}, [wide = wide.detach(), df, factor](const Tensor& dy) {
-    const NoGradGuard guard(dy.context());
-    return std::vector<Tensor>{on_host(wide, df) * dy * factor};
-  });
-  return cast(y, x.dtype());
-}
-
-}  // namespace
-
 Tensor ge(const Tensor& a, const Tensor& b) { return add(gt(a, b), eq(a, b)); }
 Tensor ge(const Tensor& a, float b) { return add(gt(a, b), eq(a, b)); }
 Tensor le(const Tensor& a, const Tensor& b) { return add(lt(a, b), eq(a, b)); }
@@ -90,8 +56,5 @@ Tensor log_sigmoid(const Tensor& x) {
   require_float("log_sigmoid", "x", x);
   return neg(softplus(neg(x)));
 }
-
-Tensor sin(const Tensor& x) { return wave("sin", x, sine, cosine, 1); }
-Tensor cos(const Tensor& x) { return wave("cos", x, cosine, sine, -1); }
 
 }  // namespace zs

@@ -65,6 +65,8 @@ std::map<std::string, EmulatedKernel> emulated_kernels() {
       ZS_EMULATED_TYPED(zs_reduce_dims, true),
       ZS_EMULATED_TYPED(zs_take_lines, false),
       ZS_EMULATED_TYPED(zs_add_lines, false),
+      ZS_EMULATED(zs_order_lines, false),
+      ZS_EMULATED(zs_sum_lines, false),
       ZS_EMULATED_PAIR(zs_cast, false),
       ZS_EMULATED(zs_stochastic_cast, false),
       ZS_EMULATED_TYPED(zs_pack_int8, true),
