@@ -10,7 +10,7 @@ namespace zs {
 struct LoraConfig {
   std::int64_t rank = 0;  ///< 0: none
   double alpha = 0;       ///< once it is resolved, as all are, above 0
-  bool rslora = false;
+  bool rslora = false, dora = false;
   std::vector<std::string> targets = {};
   std::vector<std::string> rank_pattern = {}, alpha_pattern = {};  ///< "PATTERN=VALUE"
   std::vector<std::string> modules_to_save = {};

@@ -28,8 +28,7 @@ constexpr const char* kTask = "CAUSAL_LM";
 const std::string kEmbedding = "token_embedding.weight", kTiedHead = "tied head";
 
 /// Kinds of LoRA that give another output, where they are set.
-constexpr const char* kForeign[] = {"use_dora",
-                                    "use_qalora",
+constexpr const char* kForeign[] = {"use_qalora",
                                     "use_bdlora",
                                     "lora_bias",
                                     "layer_replication",
@@ -70,7 +69,7 @@ HfConfig read_config(const std::string& folder) {
 /// "model.layers.3.self_attn.q_proj" of "base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight"; empty where
 /// the name is another.
 std::string module_of(const std::string& tensor) {
-  for (const std::string_view ending : {".lora_A.weight", ".lora_B.weight"})
+  for (const std::string_view ending : {".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector"})
     if (tensor.starts_with(kPeftPrefix) && tensor.ends_with(ending))
       return tensor.substr(kPeftPrefix.size(), tensor.size() - kPeftPrefix.size() - ending.size());
   return {};
@@ -230,7 +229,7 @@ std::string config_json(const ModelConfig& model, const LoraConfig& lora) {
                                    {"rank_pattern", pattern_json(products, ranks)},
                                    {"target_modules", shortest_patterns(products, modules)},
                                    {"task_type", kTask},
-                                   {"use_dora", false},
+                                   {"use_dora", lora.dora},
                                    {"use_rslora", lora.rslora}};
   if (has_tied_embedding(model, saved)) config["ensure_weight_tying"] = true;
   return json_text(config) + "\n";
@@ -265,6 +264,7 @@ LoraConfig read_lora_folder(const std::string& folder, const ModelConfig& model)
   LoraConfig lora{.rank = config.integer("r", 8),
                   .alpha = config.number("lora_alpha", 8),
                   .rslora = config.boolean("use_rslora", false),
+                  .dora = config.boolean("use_dora", false),
                   .targets = shortest_patterns(products, targets),
                   .rank_pattern = entries_of(products, read_pattern(config, "rank_pattern", modules.targets)),
                   .alpha_pattern = entries_of(products, read_pattern(config, "alpha_pattern", modules.targets)),

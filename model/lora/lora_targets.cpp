@@ -12,6 +12,7 @@
 #include "model/families/family.h"
 #include "runtime/base/check.h"
 #include "runtime/base/pattern_entry.h"
+#include "runtime/shard/runtime/unshard_scope.h"
 
 namespace zs {
 namespace {
@@ -153,12 +154,8 @@ std::map<std::string, Shape> parameter_shapes(const ModelConfig& model) {
   return shapes;
 }
 
-std::string LoraProduct::a() const {
-  return fmt::format("{}{}{}.lora_A.weight", block_of(parameter), kAdapters, below_block(*this));
-}
-
-std::string LoraProduct::b() const {
-  return fmt::format("{}{}{}.lora_B.weight", block_of(parameter), kAdapters, below_block(*this));
+std::string LoraProduct::name_of(const char* last) const {
+  return fmt::format("{}{}{}.{}", block_of(parameter), kAdapters, below_block(*this), last);
 }
 
 bool is_adapter_parameter(std::string_view name) {
@@ -208,7 +205,7 @@ std::vector<LoraTarget> lora_targets(const ModelConfig& model, const LoraConfig&
     const double rank = ranks.of(product.module, static_cast<double>(lora.rank));
     const double alpha = alphas.of(product.module, lora.alpha);
     targets.push_back({std::move(product), static_cast<std::int64_t>(rank), alpha,
-                       static_cast<float>(alpha / (lora.rslora ? std::sqrt(rank) : rank))});
+                       static_cast<float>(alpha / (lora.rslora ? std::sqrt(rank) : rank)), lora.dora});
   }
   ranks.check_used(targets);
   alphas.check_used(targets);
@@ -248,7 +245,36 @@ void attach_adapters(LanguageModel& model, const std::vector<LoraTarget>& target
                                                      .rank = target.rank,
                                                      .first_row = target.row,
                                                      .scale = target.scale,
-                                                     .dropout = dropout}));
+                                                     .dropout = dropout,
+                                                     .has_magnitude = target.has_magnitude}));
+  }
+}
+
+void begin_magnitudes(LanguageModel& model, ShardedRuntime& runtime) {
+  Context& context = runtime.context();
+  std::map<int, std::vector<std::pair<const Parameter*, const LoraAdapter*>>> by_unit;  // weights and their adapters
+  visit(model, [&](Module& module) {
+    auto* const product = dynamic_cast<Linear*>(&module);
+    if (product == nullptr) return;
+    for (const LoraAdapter* adapter : product->adapters())
+      if (adapter->magnitude() != nullptr)
+        by_unit[runtime.unit_of(product->weight()).value()].emplace_back(&product->weight(), adapter);
+  });
+  for (const auto& [unit, changes] : by_unit) {
+    runtime.unshard(unit).wait();
+    std::vector<std::pair<const Parameter*, Tensor>> magnitudes;
+    std::set<int> units;
+    for (const auto& [weight, adapter] : changes) {
+      magnitudes.emplace_back(adapter->magnitude(), adapter->first_magnitude(context, *weight));
+      units.insert(runtime.unit_of(*adapter->magnitude()).value());
+    }
+    runtime.reshard(unit);
+    const UnshardScope scope(runtime, {units.begin(), units.end()});
+    for (const auto& [parameter, norms] : magnitudes) {
+      const Buffer in = norms.buffer(), out = scope.value(*parameter);
+      context.launch({"begin_magnitude", {in}, {out}},
+                     [&kernels = context.kernels(), out, in](ExecContext& exec) { kernels.copy(exec, out, in); });
+    }
   }
 }
 
@@ -257,6 +283,7 @@ std::vector<ParameterShape> adapter_parameters(const std::vector<LoraTarget>& ta
   for (const LoraTarget& target : targets) {
     parameters.push_back({target.a(), {target.rank, target.columns}});
     parameters.push_back({target.b(), {target.rows, target.rank}});
+    if (target.has_magnitude) parameters.push_back({target.magnitude(), {target.rows}});
   }
   return parameters;
 }
@@ -264,8 +291,10 @@ std::vector<ParameterShape> adapter_parameters(const std::vector<LoraTarget>& ta
 TensorMap adapter_map(const std::vector<LoraTarget>& targets) {
   TensorMap map;
   for (const LoraTarget& target : targets) {
-    map.rules.push_back({target.a(), {{std::string(kPeftPrefix) + target.module + ".lora_A.weight"}}});
-    map.rules.push_back({target.b(), {{std::string(kPeftPrefix) + target.module + ".lora_B.weight"}}});
+    const std::string module = std::string(kPeftPrefix) + target.module;
+    map.rules.push_back({target.a(), {{module + ".lora_A.weight"}}});
+    map.rules.push_back({target.b(), {{module + ".lora_B.weight"}}});
+    if (target.has_magnitude) map.rules.push_back({target.magnitude(), {{module + ".lora_magnitude_vector"}}});
   }
   return map;
 }

@@ -24,15 +24,21 @@ struct LoraProduct {
 
   /// The adapter's parameters: "blocks.3.lora.self_attn.q_proj.lora_A.weight", (rank, columns), and lora_B, (rows,
   /// rank).
-  std::string a() const;
-  std::string b() const;
+  std::string a() const { return name_of("lora_A.weight"); }
+  std::string b() const { return name_of("lora_B.weight"); }
+  /// "lora_magnitude_vector", (rows).
+  std::string magnitude() const { return name_of("lora_magnitude_vector"); }
+
+ private:
+  std::string name_of(const char* last) const;
 };
 
 /// A product that has an adapter.
 struct LoraTarget : LoraProduct {
   std::int64_t rank = 0;
   double alpha = 0;
-  float scale = 1;  ///< factor of B A
+  float scale = 1;             ///< factor of B A
+  bool has_magnitude = false;  ///< DoRA
 };
 
 /// True if a parameter of a model is an adapter's.
@@ -65,6 +71,9 @@ std::vector<std::string> shortest_patterns(const std::vector<LoraProduct>& all, 
 
 /// Gives a model that is not sharded yet its adapters.
 void attach_adapters(LanguageModel& model, const std::vector<LoraTarget>& targets, float dropout);
+/// Gives new adapters of a sharded model, whose weights are there, the magnitudes with which it begins as it is.
+/// Collective, between steps.
+void begin_magnitudes(LanguageModel& model, ShardedRuntime& runtime);
 
 /// The adapters' parameters.
 std::vector<ParameterShape> adapter_parameters(const std::vector<LoraTarget>& targets);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -35,36 +36,68 @@ class MergedWeights final : public ParameterSource {
  private:
   struct Factors {
     std::vector<float> a, b;  // (rank, columns), (rows, rank)
+    std::vector<double> row;  // (rows): factor of each whole row; empty: 1
   };
+
+  std::vector<float> all_of(const std::string& parameter, std::int64_t count) {
+    std::vector<float> values(static_cast<std::size_t>(count));
+    adapters_->read(parameter, 0, count, values.data());
+    return values;
+  }
 
   /// Reads the adapters of one parameter: its pieces are asked for one after the other.
   void take(const std::string& parameter, const std::vector<LoraTarget>& targets) {
     factors_.clear();
     for (const LoraTarget& target : targets) {
-      const std::int64_t a = target.rank * target.columns, b = target.rows * target.rank;
       Factors& factors = factors_.emplace_back();
-      factors.a.resize(static_cast<std::size_t>(a));
-      factors.b.resize(static_cast<std::size_t>(b));
-      adapters_->read(target.a(), 0, a, factors.a.data());
-      adapters_->read(target.b(), 0, b, factors.b.data());
+      factors.a = all_of(target.a(), target.rank * target.columns);
+      factors.b = all_of(target.b(), target.rows * target.rank);
+      if (target.has_magnitude) take_row_factors(target, factors);
     }
     at_hand_ = parameter;
   }
 
+  /// Magnitudes through the norms of the rows that they are of.
+  void take_row_factors(const LoraTarget& target, Factors& factors) {
+    const std::vector<float> magnitudes = all_of(target.magnitude(), target.rows);
+    std::vector<float> row(static_cast<std::size_t>(target.columns)), change(row.size());
+    for (std::int64_t i = 0; i < target.rows; ++i) {
+      base_->read(target.parameter, (target.row + i) * target.columns, target.columns, row.data());
+      change_of_row(target, factors, i, change);
+      double squares = 0;
+      for (std::size_t k = 0; k < row.size(); ++k) {
+        const double sum = static_cast<double>(row[k]) + static_cast<double>(change[k]);
+        squares += sum * sum;
+      }
+      factors.row.push_back(
+          squares > 0 ? static_cast<double>(magnitudes[static_cast<std::size_t>(i)]) / std::sqrt(squares) : 0);
+    }
+  }
+
+  /// Writes what A and B change of a target's row: scale (B A)[row].
+  static void change_of_row(const LoraTarget& target, const Factors& factors, std::int64_t row,
+                            std::vector<float>& change) {
+    std::fill(change.begin(), change.end(), 0.0f);
+    for (std::int64_t k = 0; k < target.rank; ++k) {
+      const float b = factors.b[static_cast<std::size_t>(row * target.rank + k)];
+      const float* const a = factors.a.data() + k * target.columns;
+      for (std::size_t i = 0; i < change.size(); ++i) change[i] += b * a[i];
+    }
+    for (float& value : change) value *= target.scale;
+  }
+
   void add(const LoraTarget& target, const Factors& factors, std::int64_t first, std::int64_t count, float* out) const {
     const std::int64_t columns = target.columns, end = first + count;
-    std::vector<float> sum(static_cast<std::size_t>(columns));
+    std::vector<float> change(static_cast<std::size_t>(columns));
     const std::int64_t last = std::min(target.row + target.rows, (end + columns - 1) / columns);
     for (std::int64_t row = std::max(target.row, first / columns); row < last; ++row) {
-      std::fill(sum.begin(), sum.end(), 0.0f);
-      for (std::int64_t k = 0; k < target.rank; ++k) {
-        const float b = factors.b[static_cast<std::size_t>((row - target.row) * target.rank + k)];
-        const float* const a = factors.a.data() + k * columns;
-        for (std::int64_t i = 0; i < columns; ++i) sum[static_cast<std::size_t>(i)] += b * a[i];
-      }
+      change_of_row(target, factors, row - target.row, change);
       const std::int64_t from = std::max(first, row * columns), to = std::min(end, (row + 1) * columns);
+      for (std::int64_t i = from; i < to; ++i) out[i - first] += change[static_cast<std::size_t>(i - row * columns)];
+      if (factors.row.empty()) continue;
+      const double factor = factors.row[static_cast<std::size_t>(row - target.row)];
       for (std::int64_t i = from; i < to; ++i)
-        out[i - first] += target.scale * sum[static_cast<std::size_t>(i - row * columns)];
+        out[i - first] = static_cast<float>(factor * static_cast<double>(out[i - first]));
     }
   }
 

@@ -16,7 +16,7 @@ Tensor Linear::forward(const Tensor& x) {
   Communicator* const ranks = find_ranks();
   if (ranks == nullptr) {
     const Tensor in = input(x), y = linear(in, weight_, bias_);
-    return is_adapted() ? add_adapters(y, in, adapters_) : y;
+    return is_adapted() ? add_adapters({y, weight_, bias_}, in, adapters_) : y;
   }
   if (weight_.part().dim == 0) return linear(rows_input(*ranks, x), weight_, bias_);
   const Tensor part = linear(input(x), weight_, nullptr);

@@ -45,6 +45,7 @@ class Linear : public Layer<Linear> {
   Communicator* find_ranks() const;
   /// Adds an adapter of rows that come after those of the adapter before. The block owns it.
   void add_adapter(LoraAdapter& adapter);
+  const std::vector<LoraAdapter*>& adapters() const { return adapters_; }
 
  private:
   /// x for a part of the weight's rows.

@@ -14,17 +14,33 @@ struct LoraOptions {
   std::int64_t first_row = 0;  ///< first row of the product's weight that the adapter changes
   float scale = 1;             ///< factor of B A
   float dropout = 0;           ///< share of the input that is dropped, in training
+  bool has_magnitude = false;  ///< DoRA
+};
+
+/// A product that adapters change: y = x weight^T + bias; the bias may be null.
+struct AdaptedProduct {
+  const Tensor& y;
+  Parameter& weight;
+  Parameter* bias;
 };
 
 /// A low-rank change of some rows of a product's weight (Hu et al. 2021): scale B A, with "lora_A.weight" (rank, in)
 /// and "lora_B.weight" (rows, rank). A begins uniform within 1 / sqrt(in), which is Kaiming's with a = sqrt(5) (He et
 /// al. 2015), and B at zero, so that the change begins at zero. Each adapter drops elements of its own.
+///
+/// With "lora_magnitude_vector" (rows), m, each row of W + scale B A is also multiplied by m and divided by its norm,
+/// which has no gradient (DoRA, Liu et al. 2024, eq. 5 and section 4.3). What it changes is then m / norm (W + scale B
+/// A) x - W x, both of the x that dropout has left, as in peft.
 class LoraAdapter : public Layer<LoraAdapter> {
  public:
   LoraAdapter(std::string path, const LoraOptions& options);
 
-  /// (..., in) -> (..., rows)
-  Tensor forward(const Tensor& x);
+  /// (..., in) -> (..., rows): what is added to the product's rows, f32. x as cast_input() has it.
+  Tensor forward(const Tensor& x, const AdaptedProduct& product);
+  /// Magnitudes with which the product begins as it is: the norms of its weight's rows, f32, while it is unsharded.
+  Tensor first_magnitude(Context& context, const Parameter& weight) const { return row_norms(context, weight, false); }
+  /// Null: it has none.
+  Parameter* magnitude() const { return magnitude_; }
   /// x in the dtype of this adapter's unit.
   Tensor cast_input(const Tensor& x) const { return input(x); }
   const LoraOptions& options() const { return options_; }
@@ -32,8 +48,14 @@ class LoraAdapter : public Layer<LoraAdapter> {
   void set_on(bool is_on) { is_on_ = is_on; }
 
  private:
+  /// (rows), f32, without gradient: norms of the rows of the weight, with what A and B change or without.
+  Tensor row_norms(Context& context, const Parameter& weight, bool with_change) const;
+  /// The rows' product of x, without bias and adapter, f32.
+  Tensor base_of(const Tensor& x, const AdaptedProduct& product) const;
+
   LoraOptions options_;
   Parameter &a_, &b_;
+  Parameter* magnitude_;
   Dropout& dropout_;
   bool is_on_ = true;
 };
@@ -58,8 +80,8 @@ class LoraAdapters : public Module {
   bool is_on_ = true;
 };
 
-/// y, (..., out), which is the product of x, (..., in), and what `adapters` add to it: each to rows of its own, in
-/// ascending order.
-Tensor add_adapters(const Tensor& y, const Tensor& x, std::span<LoraAdapter* const> adapters);
+/// y, (..., out), of the product of x, (..., in), and what `adapters` add to it: each to rows of its own, in ascending
+/// order.
+Tensor add_adapters(const AdaptedProduct& product, const Tensor& x, std::span<LoraAdapter* const> adapters);
 
 }  // namespace zs

@@ -40,6 +40,8 @@ SumAndNorm add_rms_norm(const Tensor& x, const Tensor& residual, Parameter& gamm
 
 /// (..., in) -> (..., out): x weight^T + bias; weight (out, in), bias (out) or null.
 Tensor linear(const Tensor& x, Parameter& weight, Parameter* bias);
+/// (..., in) -> (..., rows): x times some rows, from `first` on, of a weight that is frozen.
+Tensor linear_rows(const Tensor& x, Parameter& weight, std::int64_t first, std::int64_t rows);
 
 /// x times the normal distribution function at x (Hendrycks, Gimpel 2016), as `kind` computes that.
 Tensor gelu(const Tensor& x, GeluKind kind);
@@ -56,6 +58,8 @@ Tensor geglu(const Tensor& x);
 
 /// A parameter's value, copied, for ops that take tensors; what comes back to it is added to the parameter's gradient.
 Tensor as_tensor(Context& context, Parameter& parameter);
+/// Some rows of a parameter's value, from `first` on, copied in f32; without gradient.
+Tensor rows_of(Context& context, const Parameter& parameter, std::int64_t first, std::int64_t rows);
 
 /// Values of x in f32 or bf16, rounded to nearest even; x itself where it has that dtype.
 Tensor cast(const Tensor& x, DType dtype);

@@ -39,6 +39,7 @@ Audit audit_training(const Config& config, int ranks = 2) {
     AuditDevice device(std::int64_t{8} << 20, world.rank());
     {
       Session session(device, world, config);
+      begin_adapters(session);
       const ReadSamples read = [&](std::int64_t first) {
         std::vector<std::int32_t> inputs(static_cast<std::size_t>(config.train.micro_batch * config.train.sequence));
         for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -326,6 +327,15 @@ TEST_CASE("the audit meets every op of the library and the trainer") {
   const Audit quantized = audit_training(frozen);
   CHECK(fmt::format("{}", fmt::join(quantized.findings, "; ")) == "");
   CHECK(quantized.ops.count("decode") == 1);
+  Config adapted = small_config();
+  adapted.lora = {.rank = 2, .alpha = 2, .dora = true, .targets = {"c_attn", "c_proj"}, .dropout = 0.5};
+  adapted.precision.param = "bf16";
+  const Audit magnitudes = audit_training(adapted);
+  for (const std::string& finding : magnitudes.findings) {
+    CAPTURE(finding);  // B is zero at first, and what is multiplied with it as if it were not read
+    CHECK(finding.find("declares as read, and does not") != finding.npos);
+  }
+  seen.insert(magnitudes.ops.begin(), magnitudes.ops.end());
   Config in_parts = small_config();
   in_parts.train.deterministic = false;
   in_parts.tensor.parallel = 2;

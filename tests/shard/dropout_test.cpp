@@ -8,10 +8,11 @@
 #include <set>
 
 #include "model/nn/attention.h"
-#include "model/nn/lora.h"
+#include "model/nn/linear.h"
 #include "model/sharding/fully_shard.h"
 #include "runtime/tensor/arithmetic.h"
 #include "runtime/tensor/layout.h"
+#include "runtime/tensor/pointwise.h"
 #include "runtime/tensor/recompute.h"
 #include "tests/message_of.h"
 #include "tests/model/temp_dir.h"
@@ -223,36 +224,66 @@ TEST_CASE("dropout goes on from a checkpoint with the random numbers of the step
   CHECK(rest.weights == whole.weights);
 }
 
-TEST_CASE("an adapter drops elements of its own input, and none in an evaluation") {
-  struct AdapterNet : Layer<AdapterNet> {
-    Tensor forward(const Tensor& x) { return adapter(x); }
-    LoraAdapter& adapter = make_child<LoraAdapter>(
-        "adapter", LoraOptions{.in = kWidth, .rows = 3, .rank = 2, .scale = 1.5f, .dropout = 0.25f});
+TEST_CASE("an adapter drops elements of its own input, and none in an evaluation; its magnitudes are of what is left") {
+  constexpr static std::int64_t kOutputs = 5;
+  struct AdaptedNet : Layer<AdaptedNet> {
+    explicit AdaptedNet(bool has_magnitude)
+        : adapter(make_child<LoraAdapter>("adapter", LoraOptions{.in = kWidth,
+                                                                 .rows = 3,
+                                                                 .rank = 2,
+                                                                 .first_row = 1,
+                                                                 .scale = 1.5f,
+                                                                 .dropout = 0.25f,
+                                                                 .has_magnitude = has_magnitude})) {
+      product.add_adapter(adapter);
+      for (const auto& parameter : product.own_parameters()) {
+        parameter->set_init({.normal_std = 0.5f});
+        parameter->set_trainable(false);
+      }
+    }
+    Tensor forward(const Tensor& x) { return product(x); }
+    Linear& product = make_child<Linear>("product", kWidth, kOutputs);
+    LoraAdapter& adapter;
   };
+  const bool has_magnitude = GENERATE(false, true);
   const auto world = make_single_world({});
   const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
   Context context(*device);
-  AdapterNet net;
+  AdaptedNet net(has_magnitude);
   ShardedModel model = fully_shard(net, context, *world);
   AdamW optimizer(model.executor(), {});
   const Tensor ones =
       Tensor::from_host(context, {kRows, kWidth}, Floats(static_cast<std::size_t>(kRows * kWidth), 1.0f));
-  model.micro_batch().backward(sum(net(ones)));
+  model.micro_batch().backward(sum(square(net(ones))));
   optimizer.step(1e-1f);  // which makes B what is not zero
   const auto weights = weights_of(model.executor());
-  const Floats &a = weights.at("adapter.lora_A.weight"), &b = weights.at("adapter.lora_B.weight");
-  const auto change_of = [&](const Floats& x, std::int64_t row, std::int64_t out) {
-    double sum = 0;
-    for (std::int64_t k = 0; k < 2; ++k)
-      for (std::int64_t i = 0; i < kWidth; ++i)
-        sum += 1.5 * b[static_cast<std::size_t>(out * 2 + k)] * a[static_cast<std::size_t>(k * kWidth + i)] *
-               x[static_cast<std::size_t>(row * kWidth + i)];
-    return static_cast<float>(sum);
+  const Floats &a = weights.at("adapter.lora_A.weight"), &b = weights.at("adapter.lora_B.weight"),
+               &w = weights.at("product.weight"), &bias = weights.at("product.bias");
+  const auto at = [](const Floats& values, std::int64_t row, std::int64_t columns, std::int64_t column) {
+    return static_cast<double>(values[static_cast<std::size_t>(row * columns + column)]);
+  };
+  const auto change_at = [&](std::int64_t out, std::int64_t i) {
+    return 1.5 * (at(b, out - 1, 2, 0) * at(a, 0, kWidth, i) + at(b, out - 1, 2, 1) * at(a, 1, kWidth, i));
+  };
+  const auto wanted = [&](const Floats& x, std::int64_t row, std::int64_t out) {
+    double whole = at(bias, 0, 0, out), base = 0, change = 0, squares = 0;
+    const bool is_adapted = out >= 1 && out < 4;
+    for (std::int64_t i = 0; i < kWidth; ++i) {
+      whole += at(w, out, kWidth, i);
+      base += at(w, out, kWidth, i) * at(x, row, kWidth, i);
+      if (!is_adapted) continue;
+      change += change_at(out, i) * at(x, row, kWidth, i);
+      squares += std::pow(at(w, out, kWidth, i) + change_at(out, i), 2);
+    }
+    if (!is_adapted) return whole;
+    const double factor =
+        has_magnitude ? at(weights.at("adapter.lora_magnitude_vector"), 0, 0, out - 1) / std::sqrt(squares) : 1;
+    return whole + (factor - 1) * base + factor * change;
   };
   const auto check = [&](const Floats& got, const Floats& x) {
     for (std::int64_t row = 0; row < kRows; ++row)
-      for (std::int64_t out = 0; out < 3; ++out)
-        CHECK(got[static_cast<std::size_t>(row * 3 + out)] == Approx(change_of(x, row, out)).margin(1e-5));
+      for (std::int64_t out = 0; out < kOutputs; ++out)
+        CHECK(at(got, row, kOutputs, out) == Approx(wanted(x, row, out)).margin(1e-5));
   };
   {
     auto micro_batch = model.micro_batch();

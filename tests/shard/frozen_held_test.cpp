@@ -1,9 +1,12 @@
 // Frozen weights that are held once, in bf16: trainings, checkpoints and scopes are as with f32 masters.
+#include <xxhash.h>
+
 #include <catch2/catch.hpp>
 
 #include <numeric>
 
 #include "model/train/plan/plan.h"
+#include "model/train/run_dir/weights.h"
 #include "runtime/shard/checkpoint/checkpoint.h"
 #include "runtime/shard/checkpoint/copy_weights.h"
 #include "runtime/shard/checkpoint/state_by_name.h"
@@ -256,6 +259,54 @@ TEST_CASE("a model whose frozen weights are held once takes copies of another on
     for (std::size_t i = 0; i < all[0].size(); ++i) CHECK(all[1][i] == static_cast<float>(BFloat16(all[0][i])));
     CHECK_THAT(message, Contains("no f32 masters to blend of root"));
   }
+}
+
+TEST_CASE("weights go to the host in pieces, which one rank takes from where they lie") {
+  struct Wide : Layer<Wide> {
+    Tensor forward(const Tensor& x) { return linear(x, weight, nullptr); }
+    static float value(std::int64_t i) { return static_cast<float>(i % 251) / 256; }
+    Parameter& weight = add_parameter("weight", {1100, 1000}, {.function = value}, true);
+  };
+  const bool is_frozen = GENERATE(true, false);
+  const int ranks = GENERATE(1, 2);
+  const auto wrong = on_ranks(ranks, [&](World& world) {
+    const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+    Context context(*device);
+    Wide model;
+    ShardedRuntime runtime(context, world, {.zero_copy = false, .frozen_dtype = DType::bf16});
+    shard_module(model, runtime, Units::model, {}, [&](const Module&) { return UnitPolicy{.is_frozen = is_frozen}; });
+    device->memory().reset_peak();
+    const std::int64_t before = device->memory().peak_bytes(), elems = model.weight.numel();
+    std::vector<std::string> problems;
+    const auto expect = [&](bool is_so, const char* what) {
+      if (!is_so) problems.emplace_back(what);
+    };
+    std::int64_t next = 0, most = 0, different = 0;
+    runtime.executor().read_pieces(0, [&](const Parameter&, const Executor::Piece& piece) {
+      expect(piece.first == next, "a piece is not where the last one ended");
+      for (std::int64_t i = 0; i < piece.count; ++i)
+        different += piece.values[i] != Wide::value(piece.first + i) ? 1 : 0;
+      next += piece.count;
+      most = std::max(most, piece.count);
+    });
+    expect(next == elems, "elements are missing");
+    expect(different == 0, "values are others");
+    expect(most == (is_frozen ? 1 << 20 : elems), "other pieces");
+    const std::int64_t held = is_frozen ? 2 : 4;
+    const std::int64_t taken = device->memory().peak_bytes() - before;
+    if (taken != (ranks == 1 ? 0 : held * elems)) problems.push_back(fmt::format("{} bytes were taken", taken));
+    runtime.executor().read_full(0, [&](const Parameter&, const float* values) {
+      for (std::int64_t i = 0; i < elems; ++i) different += values[i] != Wide::value(i) ? 1 : 0;
+    });
+    expect(different == 0, "the whole has other values");
+    std::vector<float> all;
+    for (std::int64_t i = 0; i < elems; ++i) all.push_back(Wide::value(i));
+    const std::string line = fmt::format("weight {:016x}\n", XXH3_64bits(all.data(), 4 * all.size()));
+    expect(save_weights(runtime.executor()) == fmt::format("{:016x}", XXH3_64bits(line.data(), line.size())),
+           "another hash");
+    return problems;
+  });
+  for (const auto& problems : wrong) CHECK(problems == std::vector<std::string>{});
 }
 
 TEST_CASE("frozen weights are held in no dtype but bf16") {

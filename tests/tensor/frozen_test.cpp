@@ -1,12 +1,18 @@
 // Ops with frozen parameters: no gradient is asked of those, and everything else is as without them.
 #include <catch2/catch.hpp>
 
+#include "runtime/tensor/arithmetic.h"
+#include "runtime/tensor/layout.h"
 #include "runtime/tensor/ops.h"
+#include "runtime/tensor/reduction.h"
+#include "tests/message_of.h"
 #include "tests/tensor/gradient_check.h"
 #include "tests/tensor/plain_owner.h"
 
 namespace zs::test::frozen_test {
 namespace {
+
+using Catch::Contains;
 
 constexpr std::int64_t kRows = 4, kWidth = 6;
 
@@ -67,6 +73,36 @@ TEST_CASE("ops ask frozen parameters for no gradient, and all other gradients ke
     for (std::size_t i = 0; i < 7; ++i)
       CHECK(some[i + 1] == ((frozen >> i & 1U) != 0 ? std::vector<float>{} : all[i + 1]));
   }
+}
+
+TEST_CASE("a product of some rows of a frozen weight has the bits of those of the whole, and so has its gradient") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+  Context context(*device);
+  Parameter weight("weight", {kWidth, kWidth}, {}, true);
+  PlainOwner owner(context, dtype, dtype);
+  owner.add(weight, values(kWidth * kWidth, 1));
+  CHECK_THAT(message_of([&] {
+               linear_rows(Tensor::zeros(context, {kRows, kWidth}, dtype), weight, 1, 3);
+             }),
+             Contains("rows 1 to 4 of the trained parameter weight"));
+  weight.set_trainable(false);
+  const auto run = [&](bool is_of_whole) {
+    Tensor x = Tensor::from_host(context, {2, kRows / 2, kWidth}, values(kRows * kWidth, 2), dtype);
+    x.set_requires_grad();
+    const Tensor y = is_of_whole ? slice(linear(x, weight, nullptr), -1, 1, 3) : linear_rows(x, weight, 1, 3);
+    backward(sum(cast(y, DType::f32) * Tensor::from_host(context, {3}, values(3, 4))));
+    return std::pair(y.to_host(), x.grad().to_host());
+  };
+  CHECK(run(false) == run(true));
+  const std::vector<float> all = rows_of(context, weight, 0, kWidth).to_host();
+  CHECK(rows_of(context, weight, 2, 3).to_host() ==
+        std::vector<float>(all.begin() + 2 * kWidth, all.begin() + 5 * kWidth));
+  CHECK_THAT(message_of([&] { rows_of(context, weight, 4, 3); }), Contains("rows 4 to 7 of parameter weight"));
+  CHECK_THAT(message_of([&] {
+               linear_rows(Tensor::zeros(context, {kRows, kWidth}, dtype), weight, 4, 3);
+             }),
+             Contains("rows 4 to 7 of the frozen parameter weight"));
 }
 
 TEST_CASE("an op whose parameters are all frozen and whose inputs want no gradient is not recorded") {

@@ -84,6 +84,7 @@ TEST_CASE("C8: each key may change, may change and is named, or may not") {
                                          "config.model.shared_expert_hidden",
                                          "config.lora.alpha",
                                          "config.lora.alpha_pattern",
+                                         "config.lora.dora",
                                          "config.lora.modules_to_save",
                                          "config.lora.rank",
                                          "config.lora.rank_pattern",

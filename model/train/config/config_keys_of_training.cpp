@@ -159,6 +159,10 @@ constexpr std::array kTrainingKeys = {
     ConfigKey{"lora.rslora", [](Config& c) -> ConfigSlot { return &c.lora.rslora; }, any, "",
               "`false`; with `lora.path` the adapter's",
               "By `lora.alpha` / sqrt(`lora.rank`) instead (rsLoRA, Kalajdzievski 2023).", OnResume::refused},
+    ConfigKey{"lora.dora", [](Config& c) -> ConfigSlot { return &c.lora.dora; }, any, "",
+              "`false`; with `lora.path` the adapter's",
+              "Trains a magnitude for each row of what an adapter changes, too (DoRA, Liu et al. 2024).",
+              OnResume::refused},
     ConfigKey{"lora.targets", [](Config& c) -> ConfigSlot { return &c.lora.targets; }, any, "",
               "required with `lora.rank`; with `lora.path` the adapter's",
               "Which products of the blocks have an adapter, by their names in transformers: `\"q_proj\"` is that of "

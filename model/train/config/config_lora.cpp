@@ -20,10 +20,10 @@ namespace fs = std::filesystem;
 
 constexpr const char *kRank = "lora.rank", *kAlpha = "lora.alpha", *kTargets = "lora.targets", *kRslora = "lora.rslora",
                      *kRanks = "lora.rank_pattern", *kAlphas = "lora.alpha_pattern", *kSaved = "lora.modules_to_save",
-                     *kDropout = "lora.dropout", *kPath = "lora.path";
+                     *kDropout = "lora.dropout", *kDora = "lora.dora", *kPath = "lora.path";
 /// Keys that say what an adapter is, with its model.
-constexpr std::initializer_list<const char*> kOfAdapter = {kRank,   kAlpha, kTargets, kRslora, kRanks,
-                                                           kAlphas, kSaved, kDropout, kPath};
+constexpr std::initializer_list<const char*> kOfAdapter = {kRank,  kAlpha,  kTargets, kRslora,  kDora,
+                                                           kRanks, kAlphas, kSaved,   kDropout, kPath};
 
 /// The last parts of the products' names, each once.
 std::string names_of(const std::vector<LoraProduct>& products) {
@@ -76,6 +76,7 @@ void take_folder(ConfigDraft& draft, const LoraConfig& folder) {
   compare(kRank, lora.rank == folder.rank, fmt::format("{}", lora.rank), fmt::format("{}", folder.rank));
   compare(kAlpha, lora.alpha == folder.alpha, fmt::format("{}", lora.alpha), fmt::format("{}", folder.alpha));
   compare(kRslora, lora.rslora == folder.rslora, fmt::format("{}", lora.rslora), fmt::format("{}", folder.rslora));
+  compare(kDora, lora.dora == folder.dora, fmt::format("{}", lora.dora), fmt::format("{}", folder.dora));
   const auto compare_list = [&](const char* key, std::vector<std::string> LoraConfig::*member) {
     if (!draft.is_given(key)) return;
     LoraConfig given = folder;
@@ -156,7 +157,7 @@ void resolve_lora(ConfigDraft& draft) {
   LoraConfig& lora = draft.config.lora;
   if (!are_good(draft, kOfAdapter) || !has_sizes(draft)) return;
   if (lora.path.empty() && !lora.is_on()) {
-    if (!lora.targets.empty() || !lora.export_to.empty() || lora.alpha != 0 || lora.rslora ||
+    if (!lora.targets.empty() || !lora.export_to.empty() || lora.alpha != 0 || lora.rslora || lora.dora ||
         !lora.rank_pattern.empty() || !lora.alpha_pattern.empty() || !lora.modules_to_save.empty())
       draft.report(kRank, "lora.rank is 0, and other keys say what adapters shall be",
                    "give the rank of the adapters, such as lora.rank = 8, or leave all lora keys out");

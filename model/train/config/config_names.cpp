@@ -93,6 +93,7 @@ constexpr std::array kForeign = {
     Foreign{"lora_alpha", "lora.alpha"},
     Foreign{"lora_dropout", "lora.dropout"},
     Foreign{"use_rslora", "lora.rslora"},
+    Foreign{"use_dora", "lora.dora"},
     Foreign{"target_modules", "lora.targets"},
     Foreign{"lora_target_modules", "lora.targets"},
     Foreign{"sharding_strategy", "shard.strategy"},

@@ -83,9 +83,14 @@ int Inference::load() {
   if (!weights_.empty()) {
     const int code = collectively(
         world_, "", [&] { import_weights(world_, session_->runtime().executor(), std::exchange(weights_, {})); });
-    if (code != 0 || model_.checkpoint.empty()) return code;
+    if (code != 0) return code;
   }
-  return collectively(world_, "", [&] { load_weights(world_, session_->runtime().executor(), model_.checkpoint); });
+  return collectively(world_, "", [&] {
+    if (!model_.checkpoint.empty())
+      load_weights(world_, session_->runtime().executor(), model_.checkpoint);
+    else if (model_.weights.empty())
+      begin_adapters(*session_);
+  });
 }
 
 int Inference::end(bool is_stopped) const {

@@ -181,7 +181,7 @@ class MetaRun {
       session_->enqueue_validation(read_, validation_windows_);
     if (evaluate_) evaluate_(*session_);
     for (int unit = 0; unit < std::ssize(session_->runtime().executor().units()); ++unit)
-      read_whole(session_->runtime().executor(), unit, [](const Parameter&, const float*) {});
+      read_whole(session_->runtime().executor(), unit, [](const Parameter&, const Executor::Piece&) {});
     if (config.run.sample_tokens > 0) TokenWindow::enqueue_longest(*session_);
   }
 

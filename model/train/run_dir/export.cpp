@@ -245,6 +245,9 @@ void check_gguf_adapter(const LoraConfig& lora, const std::string& to) {
   if (!lora.modules_to_save.empty())
     throw Error(ExitCode::model, "a GGUF file of an adapter holds no modules that were trained whole", to,
                 "export the merged model: leave out --adapter");
+  if (lora.dora)
+    throw Error(ExitCode::model, "a GGUF file of an adapter holds no magnitudes (lora.dora)", to,
+                "export the merged model: leave out --adapter");
 }
 
 /// Listed before it has its name: whatever is killed later, the run knows its own.

@@ -190,8 +190,8 @@ Config load_resumed_config(const std::string& path, const std::vector<std::strin
     if (error.code() != ExitCode::model || resume.empty()) throw;
     // Any model will do to find out where the run is.
     all.insert(all.end(), {"model.path=", "model.preset=tiny", "lora.path=", "lora.rank=0", "lora.alpha=0",
-                           "lora.rslora=false", "lora.targets=[]", "lora.rank_pattern=[]", "lora.alpha_pattern=[]",
-                           "lora.modules_to_save=[]", "lora.dropout=0", "lora.export="});
+                           "lora.rslora=false", "lora.dora=false", "lora.targets=[]", "lora.rank_pattern=[]",
+                           "lora.alpha_pattern=[]", "lora.modules_to_save=[]", "lora.dropout=0", "lora.export="});
     std::optional<ResumePoint> found;
     try {
       const Config config = load(all);

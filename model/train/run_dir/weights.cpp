@@ -35,12 +35,15 @@ std::string save_weights(Executor& executor, const WeightsFile& saved) {
   if (executor.rank() == 0 && !saved.path.empty())
     file = std::make_unique<SafetensorsWriter>(saved.path, entries(executor, with_frozen), saved.frozen);
   std::map<std::string, std::uint64_t> hashes;
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
   for (int unit = 0; unit < static_cast<int>(executor.units().size()); ++unit) {
     const bool is_written = with_frozen || !executor.units()[static_cast<std::size_t>(unit)].is_frozen;
-    read_whole(executor, unit, [&](const Parameter& parameter, const float* values) {
-      const auto bytes = whole_shape(parameter).numel() * size_of(DType::f32);
-      hashes[parameter.name()] = XXH3_64bits(values, static_cast<std::size_t>(bytes));
-      if (file && is_written) file->append(values, bytes);
+    read_whole(executor, unit, [&](const Parameter& parameter, const Executor::Piece& piece) {
+      const std::int64_t bytes = piece.count * size_of(DType::f32);
+      if (piece.first == 0) XXH3_64bits_reset(state.get());
+      XXH3_64bits_update(state.get(), piece.values, static_cast<std::size_t>(bytes));
+      hashes[parameter.name()] = XXH3_64bits_digest(state.get());
+      if (file && is_written) file->append(piece.values, bytes);
     });
   }
   if (file) file->finish();

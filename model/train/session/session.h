@@ -230,4 +230,8 @@ void shard_model(LanguageModel& model, ShardedRuntime& runtime, const Config& co
 /// Swaps in the weights that validations are of, where they are others than those that are trained, and back.
 void swap_validated_weights(Session& session);
 
+/// Gives new adapters what follows from the model's weights, which are there: where neither a checkpoint nor a folder
+/// has had them. Collective, between steps.
+void begin_adapters(Session& session);
+
 }  // namespace zs

@@ -228,4 +228,9 @@ void shard_model(LanguageModel& model, ShardedRuntime& runtime, const Config& co
                 {}, "leave it out, or freeze matrices of blocks by train.frozen");
 }
 
+void begin_adapters(Session& session) {
+  const LoraConfig& lora = session.config().lora;
+  if (lora.dora && lora.path.empty()) begin_magnitudes(session.model(), session.runtime());
+}
+
 }  // namespace zs

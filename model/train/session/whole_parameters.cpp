@@ -23,14 +23,15 @@ std::vector<float> in_order(const Parameter& parameter, const float* parts_after
 
 }  // namespace
 
-void read_whole(Executor& executor, int unit, const Executor::UseParameter& use) {
+void read_whole(Executor& executor, int unit, const Executor::UsePiece& use) {
   const Placement& placement = *executor.units().at(static_cast<std::size_t>(unit)).placement;
-  if (!placement.is_partitioned()) return executor.read_full(unit, use);
+  if (!placement.is_partitioned()) return executor.read_pieces(unit, use);
   Context& context = executor.context();
   Communicator& ranks = executor.groups().along(placement.options.partition.axis);
   const bool has_values = context.device().kind() != DeviceKind::meta;
   executor.read_full(unit, [&](const Parameter& parameter, const float* values) {
-    if (parameter.part().is_whole()) return use(parameter, values);
+    const std::int64_t count = whole_shape(parameter).numel();
+    if (parameter.part().is_whole()) return use(parameter, {0, count, values});
     std::vector<float> own(static_cast<std::size_t>(parameter.numel()));
     if (has_values) std::copy_n(values, own.size(), own.begin());
     const Tensor part = Tensor::from_host(context, parameter.shape(), std::move(own));
@@ -38,7 +39,7 @@ void read_whole(Executor& executor, int unit, const Executor::UseParameter& use)
     ranks.all_gather(context.stream(), parameter.name(), part.buffer(), all.buffer());
     const HostView here(context, context.stream(), all.buffer());
     const std::vector<float> ordered = has_values ? in_order(parameter, here.as<float>()) : std::vector<float>();
-    use(parameter, ordered.empty() ? here.as<float>() : ordered.data());
+    use(parameter, {0, count, ordered.empty() ? here.as<float>() : ordered.data()});
   });
 }
 

@@ -46,8 +46,9 @@ int Trainer::load_weights() {
 
 int Trainer::load_checkpoint() {
   if (!resume_ || !weights_.empty()) {
-    if (const int code = load_weights(); code != 0 || !resume_) return code;
+    if (const int code = load_weights(); code != 0) return code;
   }
+  if (!resume_) return collectively(world_, "", [&] { begin_adapters(*session_); });
   return collectively(world_, "", [&] {
     CheckpointInfo info = load({world_, session_->runtime().executor(), session_->optimizer()}, resume_->checkpoint);
     session_->products().restore(info.attributes[ProductTuning::kAttribute]);

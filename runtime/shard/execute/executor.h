@@ -145,6 +145,15 @@ class Executor {
   /// the unit, on every rank. Collective; blocks.
   using UseParameter = std::function<void(const Parameter& parameter, const float* values)>;
   void read_full(int unit, const UseParameter& use);
+  /// Part of a parameter's values, f32: `count` from element `first` on.
+  struct Piece {
+    std::int64_t first, count;
+    const float* values;
+  };
+  /// As read_full, piece by piece, in the order of the elements: what is f32 in memory is one piece, and what has to be
+  /// cast or read for it is in pieces of at most 4 MiB, beside the unit as it is held.
+  using UsePiece = std::function<void(const Parameter& parameter, const Piece& piece)>;
+  void read_pieces(int unit, const UsePiece& use);
 
   /// A parameter of the model that is in no unit: checkpoints hold it all the same. It outlives this.
   void add_ignored(Parameter& parameter);
@@ -183,7 +192,6 @@ class Executor {
   /// Opens a window on masters that the host keeps; else empty.
   HostLink::Window open_masters(const FlatParameter& unit);
   void initialise(FlatParameter& unit, std::uint64_t seed, HostLink::Window window);
-  void draw(const FlatParameter& unit, const Buffer& weights, std::uint64_t seed);
   void cast_masters(const FlatParameter& unit, const Buffer& master);
   void note_placement(const FlatParameter& unit);
   Memory acquire_shard(FlatParameter& unit, DType dtype, const char* label);

@@ -13,6 +13,9 @@
 namespace zs {
 namespace {
 
+/// Most elements that are cast or read for the host at once.
+constexpr std::int64_t kPieceElems = std::int64_t{1} << 20;
+
 bool is_zero(const Init& init) {
   return !init.function && init.normal_std == 0 && init.uniform_bound == 0 && init.constant == 0;
 }
@@ -73,6 +76,51 @@ void draw_encoded(Context& context, const FlatParameter& unit, std::uint64_t see
                  });
 }
 
+void draw(Context& context, const FlatParameter& unit, const Buffer& weights, std::uint64_t seed) {
+  // The device's threads, not the stream's: on a GPU it is the host that draws, with all that this rank has.
+  InitialValues initial{seed, context.device().options().threads};
+  context.launch({"initialise:" + unit.name, {}, {weights}},
+                 [&kernels = context.kernels(), weights, initial, views = unit.layout->views(),
+                  segments = unit.held_segments()](ExecContext& exec) mutable {
+                   kernels.zero(exec, weights);
+                   for (const ShardSegment& segment : segments) {
+                     if (is_zero(views[segment.view].init)) continue;
+                     for (std::int64_t at = 0; at < segment.count; at += std::ssize(initial.values)) {
+                       initial.draw(views[segment.view], segment, at);
+                       const std::vector<BFloat16> rounded = initial.rounded_for(weights.dtype);
+                       kernels.upload(exec, weights.slice(segment.shard_offset + at, std::ssize(initial.values)),
+                                      rounded.empty() ? static_cast<const void*>(initial.values.data())
+                                                      : static_cast<const void*>(rounded.data()));
+                     }
+                   }
+                 });
+}
+
+/// Hands a parameter's values to the host.
+void read_values(Context& context, HostLink& link, const Parameter& parameter, const Buffer& values,
+                 const Executor::UsePiece& use) {
+  const bool is_on_disk = link.is_on_disk(values), has_values = context.device().kind() != DeviceKind::meta;
+  if (is_on_disk) context.device().synchronize();
+  const bool is_one = (!is_on_disk && values.dtype == DType::f32) || values.elems == 0;
+  const std::int64_t most = is_one ? values.elems : kPieceElems;
+  std::vector<float> piece;
+  std::int64_t first = 0;
+  do {
+    const Buffer part = values.slice(first, std::min(most, values.elems - first));
+    if (is_on_disk) {
+      piece.resize(static_cast<std::size_t>(part.elems));
+      if (has_values) link.read(part, piece.data());
+      use(parameter, {first, part.elems, piece.data()});
+    } else {
+      const HostView here(context, context.device().stream(StreamRole::unshard), part);
+      link.check();
+      if (!is_one && has_values) piece = std::vector<float>(here.as<BFloat16>(), here.as<BFloat16>() + part.elems);
+      use(parameter, {first, part.elems, is_one ? here.as<float>() : piece.data()});
+    }
+    first += part.elems;
+  } while (first < values.elems);
+}
+
 }  // namespace
 
 void Executor::set_seed(std::uint64_t seed, bool draws) {
@@ -124,28 +172,8 @@ HostLink::Window Executor::open_masters(const FlatParameter& unit) {
 
 void Executor::initialise(FlatParameter& unit, std::uint64_t seed, HostLink::Window window) {
   if (unit.is_encoded()) return draw_encoded(context_, unit, seed);
-  draw(unit, window.parts.empty() ? unit.weights_buffer() : window[0], seed);
+  draw(context_, unit, window.parts.empty() ? unit.weights_buffer() : window[0], seed);
   link_.store(std::move(window));
-}
-
-void Executor::draw(const FlatParameter& unit, const Buffer& weights, std::uint64_t seed) {
-  // The device's threads, not the stream's: on a GPU it is the host that draws, with all that this rank has.
-  InitialValues initial{seed, context_.device().options().threads};
-  context_.launch({"initialise:" + unit.name, {}, {weights}},
-                  [&kernels = context_.kernels(), weights, initial, views = unit.layout->views(),
-                   segments = unit.held_segments()](ExecContext& exec) mutable {
-                    kernels.zero(exec, weights);
-                    for (const ShardSegment& segment : segments) {
-                      if (is_zero(views[segment.view].init)) continue;
-                      for (std::int64_t at = 0; at < segment.count; at += std::ssize(initial.values)) {
-                        initial.draw(views[segment.view], segment, at);
-                        const std::vector<BFloat16> rounded = initial.rounded_for(weights.dtype);
-                        kernels.upload(exec, weights.slice(segment.shard_offset + at, std::ssize(initial.values)),
-                                       rounded.empty() ? static_cast<const void*>(initial.values.data())
-                                                       : static_cast<const void*>(rounded.data()));
-                      }
-                    }
-                  });
 }
 
 void Executor::check_all_sharded() const {
@@ -203,6 +231,18 @@ void Executor::wait_readers() {
 }
 
 void Executor::read_full(int unit_index, const UseParameter& use) {
+  std::vector<float> whole;
+  read_pieces(unit_index, [&](const Parameter& parameter, const Piece& piece) {
+    if (piece.count == parameter.numel()) return use(parameter, piece.values);
+    if (piece.values != nullptr) {  // as the meta device has none
+      whole.resize(static_cast<std::size_t>(parameter.numel()));
+      std::copy_n(piece.values, piece.count, whole.begin() + piece.first);
+    }
+    if (piece.first + piece.count == parameter.numel()) use(parameter, whole.data());
+  });
+}
+
+void Executor::read_pieces(int unit_index, const UsePiece& use) {
   deferred_updates_.settle();
   FlatParameter& unit = units_.at(static_cast<std::size_t>(unit_index));
   Memory memory;
@@ -210,24 +250,9 @@ void Executor::read_full(int unit_index, const UseParameter& use) {
   if (unit.has_masters_on_host()) link_.settle(context_.device().stream(StreamRole::unshard));
   for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
     const FlatView& view = unit.layout->views()[i];
-    const Buffer values =
-        view.is_whole ? unit.whole_view(unit.weights_buffer(), view) : full.slice(view.offset, view.numel);
-    if (link_.is_on_disk(values)) {
-      std::vector<float> read(static_cast<std::size_t>(values.elems));
-      context_.device().synchronize();
-      if (context_.device().kind() != DeviceKind::meta) link_.read(values, read.data());
-      use(*unit.parameters[i], read.data());
-      continue;
-    }
-    const HostView here(context_, context_.device().stream(StreamRole::unshard), values);
-    link_.check();
-    if (values.dtype == DType::f32) {
-      use(*unit.parameters[i], here.as<float>());
-      continue;
-    }
-    const auto* const held = here.as<BFloat16>();
-    const std::vector<float> cast(held, held + (context_.device().kind() == DeviceKind::meta ? 0 : values.elems));
-    use(*unit.parameters[i], cast.data());
+    read_values(context_, link_, *unit.parameters[i],
+                view.is_whole ? unit.whole_view(unit.weights_buffer(), view) : full.slice(view.offset, view.numel),
+                use);
   }
 }
 

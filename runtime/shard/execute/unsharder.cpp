@@ -263,6 +263,8 @@ Buffer Unsharder::gather_masters(FlatParameter& unit, Memory& memory) {
   }
   wait_masters(unit);
   const std::int64_t elems = unit.layout->gathered_shard_elems();
+  const bool has_all = unit.layout->ranks() == 1 && !unit.layout->is_interleaved();
+  if (has_all && !unit.has_masters_on_host()) return unit.weights_buffer().slice(0, elems);
   if (unit.has_masters_on_host()) {
     HostLink::Window window = link_.load(unit.name, {unit.master_buffer().slice(0, elems)});
     unshard().wait(window.arrived);

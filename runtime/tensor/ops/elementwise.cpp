@@ -32,6 +32,24 @@ Tensor as_tensor(Context& context, Parameter& parameter) {
   return y;
 }
 
+Tensor rows_of(Context& context, const Parameter& parameter, std::int64_t first, std::int64_t rows) {
+  const Shape& shape = parameter.shape();
+  const std::int64_t all = shape.rank() > 0 ? shape[0] : 0, columns = all > 0 ? shape.numel() / all : 0;
+  if (first < 0 || rows < 0 || first + rows > all)
+    throw UsageError(
+        fmt::format("op rows_of: rows {} to {} of parameter {} {}", first, first + rows, parameter.name(), shape.str()),
+        "ask for rows that it has");
+  std::vector<std::int64_t> dims(shape.dims().begin(), shape.dims().end());
+  dims.front() = rows;
+  const Buffer in = parameter.value().slice(first * columns, rows * columns);
+  Tensor y = Tensor::empty(context, Shape(std::span<const std::int64_t>(dims)), DType::f32);
+  const Buffer out = y.buffer();
+  context.launch({"rows_of", {in}, {out}}, [&kernels = context.kernels(), out, in](ExecContext& exec) {
+    in.dtype == out.dtype ? kernels.copy(exec, out, in) : kernels.cast(exec, out, in);
+  });
+  return y;
+}
+
 Tensor cast(const Tensor& x, DType dtype) {
   if (x && x.dtype() == dtype) return x;
   if (x && x.dtype() == DType::i32 && (dtype == DType::f32 || dtype == DType::bf16))

@@ -110,6 +110,30 @@ Tensor linear(const Tensor& x, Parameter& weight, Parameter* bias) {
   return y;
 }
 
+Tensor linear_rows(const Tensor& x, Parameter& weight, std::int64_t first, std::int64_t rows) {
+  require_width("linear_rows", x, weight, weight.shape()[1]);
+  require_dtype_of("linear_rows", x, weight);
+  if (weight.is_trainable() || first < 0 || rows < 1 || first + rows > weight.shape()[0])
+    throw UsageError(fmt::format("op linear_rows: rows {} to {} of the {} parameter {} {}", first, first + rows,
+                                 weight.is_trainable() ? "trained" : "frozen", weight.name(), weight.shape().str()),
+                     "ask for rows that a frozen weight has");
+  Context& context = x.context();
+  const std::int64_t inputs = weight.shape()[1], tokens = x.numel() / inputs;
+  const auto own = [&weight, first, rows, inputs] { return weight.value().slice(first * inputs, rows * inputs); };
+  std::vector<std::int64_t> dims(x.shape().dims().begin(), x.shape().dims().end());
+  dims.back() = rows;
+  Tensor y = Tensor::empty(context, Shape(std::span<const std::int64_t>(dims)), x.dtype());
+  launch_matmul(context, "linear_rows", {y.buffer(), x.buffer(), own(), {}},
+                {.m = tokens, .n = rows, .k = inputs, .transpose_b = true});
+  record_op(y, "linear_rows", {x}, {&weight}, [=, shape = x.shape(), dtype = x.dtype()](const Tensor& dy) {
+    Tensor dx = Tensor::empty(dy.context(), shape, dtype);
+    launch_matmul(dy.context(), "linear_rows_dx", {dx.buffer(), dy.buffer(), own(), {}},
+                  {.m = tokens, .n = inputs, .k = rows});
+    return std::vector<Tensor>{dx};
+  });
+  return y;
+}
+
 Tensor linear_gelu(const Tensor& x, Parameter& weight, Parameter* bias, GeluKind kind) {
   Context& context = x.context();
   if (kind != GeluKind::tanh || context.kernels().matmul_gelu == nullptr) return gelu(linear(x, weight, bias), kind);

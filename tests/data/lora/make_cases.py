@@ -15,6 +15,11 @@ CASES = {  # name: (model, rank, alpha, targets[, more])
     "patterns": ("llama3-rope", 4, 6, "all-linear",
                  {"use_rslora": True, "rank_pattern": {"k_proj": 2, "layers.1.mlp.up_proj": 9}, "alpha_pattern": {"^model.layers.0.self_attn.q_proj": 12},
                   "modules_to_save": ["embed_tokens", "lm_head"]}),
+    "dora": ("llama3-rope", 4, 6, "all-linear", {"use_dora": True, "use_rslora": True, "rank_pattern": {"k_proj": 2}}),
+    "dora-gpt2": ("gpt2", 4, 8, ["c_attn", "mlp.c_proj"], {"use_dora": True}),
+    "embedding": ("llama3-rope", 4, 6, ["embed_tokens", "q_proj", "down_proj"], {"use_rslora": True, "rank_pattern": {"embed_tokens": 6}}),
+    "embedding-gpt2": ("gpt2", 3, 5, ["wte", "c_fc"]),
+    "embedding-gemma3": ("gemma3", 4, 8, ["embed_tokens", "v_proj"]),
     "tied": ("gpt2", 3, 5, ["c_fc"], {"modules_to_save": ["wte", "lm_head", "ln_f"], "ensure_weight_tying": True}),
 }
 MODELS = pathlib.Path(__file__).resolve().parent.parent / "huggingface"
@@ -63,16 +68,18 @@ def make(out, name):
         model = peft.get_peft_model(model, peft.LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=targets, task_type="CAUSAL_LM", **more)).eval()
     with torch.no_grad():
         for key, value in model.named_parameters():
-            if "lora_B" in key:
+            if "lora_B" in key or "lora_embedding_A" in key:
                 value.copy_(0.05 * torch.randn_like(value))
     to = out / name
     to.mkdir(parents=True, exist_ok=True)
     model.peft_config["default"].base_model_name_or_path = base
-    model.save_pretrained(to, safe_serialization=True)
+    model.save_pretrained(to, safe_serialization=True, save_embedding_layers="auto" if name == "embedding" else False)
     (to / "README.md").unlink(missing_ok=True)
     before = loss_of(model, x, y, torch).item()
     losses, norm = five_steps(model, x, y, torch)
-    merged = loss_of(model.merge_and_unload(), x, y, torch).item()
+    # peft merges an adapter of an embedding into the head that is tied to it, too.
+    is_of_tied = model.config.tie_word_embeddings and any("lora_embedding" in key for key, _ in model.named_parameters())
+    merged = loss_of(model if is_of_tied else model.merge_and_unload(), x, y, torch).item()
     want = {"model": base, "peft": peft.__version__, "transformers": transformers.__version__, "torch": torch.__version__, "loss": before,
             "grad_norm": norm, "five_adamw_steps": losses, "merged_loss": merged,
             "steps": "lr 1e-2, betas 0.9 0.95, eps 1e-8, weight decay 0.1, clip 1.0, the 4 rows of tokens.bin"}

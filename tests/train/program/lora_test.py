@@ -17,7 +17,7 @@ from huggingface_test import read_tensors, write_tensors
 
 LIMIT_S = 120
 DATA = harness.ROOT / "tests" / "data"
-CASES = ("gpt2", "llama", "qwen2", "patterns", "tied")
+CASES = ("gpt2", "llama", "qwen2", "patterns", "tied", "dora", "dora-gpt2")
 MODEL, CANNOT_CREATE, CONFIG = 67, 73, 78
 TOLERANCE = 1e-5  # relative, of sums of f32 in another order
 ENV = {"OMP_NUM_THREADS": "1"}
@@ -98,6 +98,7 @@ def export_patterns(train, work, report):
     """What peft has for the keys of an adapter with patterns and modules that are trained whole, and such adapters of runs, alone and merged."""
     for case, keys in (("patterns", {"r": 4, "use_rslora": True, "rank_pattern": {"k_proj": 2, "1.mlp.up_proj": 9}, "alpha_pattern": {"0.self_attn.q_proj": 12},
                                      "modules_to_save": ["embed_tokens", "lm_head"]}),
+                       ("dora", {"use_dora": True, "use_rslora": True}), ("dora-gpt2", {"use_dora": True, "fan_in_fan_out": True}),
                        ("tied", {"modules_to_save": ["wte", "ln_f", "lm_head"], "ensure_weight_tying": True, "lora_dropout": 0.0})):
         trained = train_run(train, work, case, 2, lora__path=adapter(case), out="saved", lora__export=f'"{work / f"{case}-adapter"}"',
                             run__export=f'"{work / f"{case}-merged"}"')
@@ -314,10 +315,10 @@ def key_refusals(train, work, report):
             lora__targets='["c_fc"]')
 
 
-def changed(work, change_config=None, change_tensors=None):
+def changed(work, change_config=None, change_tensors=None, case="gpt2"):
     folder = work / "changed"
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(DATA / "lora" / "gpt2", folder)
+    shutil.copytree(DATA / "lora" / case, folder)
     if change_config:
         config = json.loads((folder / CONFIG_FILE).read_text())
         config.update(change_config)
@@ -331,7 +332,7 @@ def changed(work, change_config=None, change_tensors=None):
 
 def adapter_refusals(train, work, report):
     first = "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"
-    for key, value in {"use_dora": True, "bias": "all", "modules_to_save": ["score"], "rank_pattern": {"c_attn": 2, "attn.c_attn": 3},
+    for key, value in {"use_qalora": True, "bias": "all", "modules_to_save": ["score"], "rank_pattern": {"c_attn": 2, "attn.c_attn": 3},
                        "alpha_pattern": {"c_attn": "8"}, "peft_type": "LOHA", "init_lora_weights": "pissa", "r": "4"}.items():
         refused(train, work, report, f"an adapter with {key} = {value}", [key], MODEL, lora__path=changed(work, {key: value}))
     refused(train, work, report, "patterns of ranks that the tensors have not", ["is (4, 64), not (2, 64)"], MODEL,
