@@ -134,7 +134,8 @@ std::unique_ptr<World> make_null_world(std::unique_ptr<World> real);
 /// ranks that this program's MPI cannot connect; it says the right command for that launcher.
 Launch detect_launch();
 
-/// Version of the MPI library that this process has loaded: "Open MPI v4.1.4". May be asked before MPI has started.
+/// Version of the MPI library that this process has loaded: "Open MPI v4.1.4"; "no" and why for a program without. May
+/// be asked before MPI has started.
 std::string mpi_version();
 
 }  // namespace zs

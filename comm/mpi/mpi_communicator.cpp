@@ -4,16 +4,6 @@
 #include "comm/part_table.h"
 
 namespace zs {
-namespace {
-
-/// Begin of rank `part`'s share of `elems`, in elements; shares begin at multiples of 16.
-std::int64_t share_begin(std::int64_t elems, int part, int size) {
-  const std::int64_t lines = (elems + 15) / 16;
-  return std::min(elems, lines * part / size * 16);
-}
-
-}  // namespace
-
 std::unique_ptr<Communicator> MpiCommunicator::split(int color, int key) {
   return recorded_like_this(std::make_unique<MpiCommunicator>(split_off(color, key), options_, arena_), color);
 }
@@ -36,14 +26,14 @@ void MpiCommunicator::do_reduce_scatter(const OpTag& tag, Buffer full, Buffer sh
 
 void MpiCommunicator::do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) {
   auto peers = exchange_.prepare();
-  if (MpiExchange::is_one_round(data)) {
+  if (is_one_round(data)) {
     // One round: everybody reduces everything. What is sent is copied before the reduction writes over it.
     for (int p = 0; p < size(); ++p) peers[p] = {bytes_of(data), data.bytes(), nullptr, data.bytes()};
     return exchange_.run_reduction(
         tag, {bytes_of(data), data.dtype, bytes_of(data), data.dtype, false, data.elems, op, scratch});
   }
   // Two rounds: each rank reduces its share, then hands it to everybody.
-  const auto begin = [&](int part) { return share_begin(data.elems, part, size()) * size_of(data.dtype); };
+  const auto begin = [&](int part) { return message_share_begin(data.elems, part, size()) * size_of(data.dtype); };
   const std::int64_t own_begin = begin(rank()), own_bytes = begin(rank() + 1) - own_begin;
   std::byte* own = bytes_of(data) + own_begin;
   for (int p = 0; p < size(); ++p) peers[p] = {bytes_of(data) + begin(p), begin(p + 1) - begin(p), nullptr, own_bytes};
@@ -84,16 +74,6 @@ void MpiCommunicator::do_all_to_all_v(const OpTag& tag, const PartTable& parts, 
 void MpiCommunicator::do_barrier(const OpTag& tag) {
   exchange_.prepare();
   exchange_.run(tag);
-}
-
-std::int64_t mpi_reduce_scatter_scratch_bytes(int ranks, const Buffer& full) {
-  return MpiExchange::scratch_bytes(ranks, full.bytes() / ranks);
-}
-
-std::int64_t mpi_all_reduce_scratch_bytes(int rank, int ranks, const Buffer& data) {
-  if (MpiExchange::is_one_round(data)) return MpiExchange::scratch_bytes(ranks, data.bytes());
-  const std::int64_t share = share_begin(data.elems, rank + 1, ranks) - share_begin(data.elems, rank, ranks);
-  return MpiExchange::scratch_bytes(ranks, share * size_of(data.dtype));
 }
 
 }  // namespace zs

@@ -12,20 +12,6 @@ constexpr double kAbandonTimeout_s = 1;
 // Bytes of an operation that tells a link's speed; of less the way there and back is a large part.
 constexpr std::int64_t kTellsSpeedFrom = std::int64_t{1} << 20;
 
-std::int64_t chunks_in(std::int64_t bytes, std::int64_t chunk_bytes) { return (bytes + chunk_bytes - 1) / chunk_bytes; }
-
-/// Bytes of a chunk, alike on every rank, whatever it reduces: ranks cut what they send where the receiver expects it.
-/// Whole cache lines, and so whole elements of every dtype.
-std::int64_t reduce_chunk_bytes(int ranks) {
-  return std::clamp<std::int64_t>(MpiExchange::kScratchBytes / MpiExchange::kSlots / std::max(ranks - 1, 1) / 64 * 64,
-                                  4096, MpiExchange::kFoldChunkBytes);
-}
-
-/// Room for one chunk in scratch, in bytes.
-std::int64_t room_for(std::int64_t part_bytes, std::int64_t chunk_bytes) {
-  return std::min(chunk_bytes, chunks_in(part_bytes, 64) * 64);
-}
-
 }  // namespace
 
 void check_mpi(int code, const char* call) {
@@ -34,11 +20,6 @@ void check_mpi(int code, const char* call) {
   int length = 0;
   const bool known = MPI_Error_string(code, text.data(), &length) == MPI_SUCCESS;
   throw Error(ExitCode::peer_lost, fmt::format("{} failed: {}", call, known ? text.data() : "unknown error"));
-}
-
-std::int64_t MpiExchange::scratch_bytes(int ranks, std::int64_t part_bytes) {
-  const std::int64_t chunk = reduce_chunk_bytes(ranks);
-  return std::min<std::int64_t>(kSlots, chunks_in(part_bytes, chunk)) * (ranks - 1) * room_for(part_bytes, chunk);
 }
 
 MpiExchange::MpiExchange(MPI_Comm comm, double timeout_s) : comm_(comm), timeout_s_(timeout_s) {
@@ -206,7 +187,7 @@ void MpiExchange::pump_sends(int peer) {
 void MpiExchange::pump_receives(int peer) {
   std::int64_t& next = progress(peer).received;
   for (; next * chunk_bytes_ < at(peer).receive_bytes; ++next) {
-    if (reduction_ && next >= reduced_ + kSlots) return;  // its scratch still holds a chunk that is not reduced
+    if (reduction_ && next >= reduced_ + kMessageSlots) return;  // its scratch still holds a chunk that is not reduced
     MPI_Request& lane = chunk_request(in, next, peer);
     if (lane != MPI_REQUEST_NULL) return;
     const std::int64_t bytes = std::min(chunk_bytes_, at(peer).receive_bytes - next * chunk_bytes_);
@@ -245,9 +226,9 @@ bool MpiExchange::chunk_is_complete(int peer, std::int64_t chunk) {
 std::byte* MpiExchange::destination(int peer, std::int64_t chunk) {
   if (!reduction_) return at(peer).receive + chunk * chunk_bytes_;
   // [slot][peer without this rank][room]
-  const std::int64_t room = room_for(reduction_->elems * size_of(reduction_->part_dtype), chunk_bytes_);
+  const std::int64_t room = room_for_chunk(reduction_->elems * size_of(reduction_->part_dtype), chunk_bytes_);
   return static_cast<std::byte*>(reduction_->scratch) +
-         (chunk % kSlots * (size_ - 1) + peer - (peer > rank_ ? 1 : 0)) * room;
+         (chunk % kMessageSlots * (size_ - 1) + peer - (peer > rank_ ? 1 : 0)) * room;
 }
 
 void MpiExchange::check_for_the_dead() const {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/backoff.h"
+#include "comm/message_sums.h"
 #include "comm/ordered_reduce.h"
 
 namespace zs {
@@ -19,32 +20,20 @@ namespace zs {
 /// The one place where MPI's return codes are read: throws Error(peer_lost) with MPI's own text.
 void check_mpi(int code, const char* call);
 
-/// The scratch of the mpi transport's reductions, for those who plan without it.
-std::int64_t mpi_reduce_scatter_scratch_bytes(int ranks, const Buffer& full);
-std::int64_t mpi_all_reduce_scratch_bytes(int rank, int ranks, const Buffer& data);
-
 /// Everything that one operation moves between this rank and its peers, by non-blocking point-to-point messages,
 /// polled, with a deadline that every completed message renews; less often where the operation before has found the
 /// links slow. Owns one MPI communicator. Used by one thread at a time.
 ///
 /// The first message of each pair is the OpTag, with the payload after it where that is small. A receiver compares the
 /// tag before it lets any payload into a buffer. Payloads of up to kEagerBytes are already on their way then. Larger
-/// ones, in chunks, at most kSlots of them at a time, wait for MPI to hear that the receiver is ready. Between hosts
-/// that answer goes by the socket of the data that the receiver itself sends, and must not come to wait behind it. So a
-/// rank offers such data when it has seen the peer's tag, and only then accepts the peer's: its answer to the peer is
-/// always under way before the peer's to it comes, and with that its data.
+/// ones, in chunks, at most kMessageSlots of them at a time, wait for MPI to hear that the receiver is ready. Between
+/// hosts that answer goes by the socket of the data that the receiver itself sends, and must not come to wait behind
+/// it. So a rank offers such data when it has seen the peer's tag, and only then accepts the peer's: its answer to the
+/// peer is always under way before the peer's to it comes, and with that its data.
 class MpiExchange {
  public:
-  // The first message stays below the eager limits of vader (4 KiB) and tcp (64 KiB).
-  static constexpr std::int64_t kFirstMessageBytes = 3072;
-  static constexpr std::int64_t kInlineBytes = kFirstMessageBytes - static_cast<std::int64_t>(sizeof(OpTag));
-  /// Small data: every rank gets everything and reduces it.
-  static bool is_one_round(const Buffer& data) { return data.bytes() <= kInlineBytes; }
   static constexpr std::int64_t kEagerBytes = 64'000;  // with MPI's header below the eager limit of tcp
   static constexpr std::int64_t kPlacedChunkBytes = std::int64_t{256} << 20;  // far below what an int can count
-  static constexpr std::int64_t kFoldChunkBytes = std::int64_t{1} << 19;      // at most, for one peer
-  static constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;        // for all peers together, at most
-  static constexpr int kSlots = 4;
 
   /// Data that goes to and comes from one peer. Ignored for this rank itself.
   struct Peer {
@@ -62,12 +51,8 @@ class MpiExchange {
     bool accumulate;
     std::int64_t elems;
     ReduceOp op;
-    void* scratch;  ///< scratch_bytes(ranks, bytes of a part)
+    void* scratch;  ///< as message_sums.h has it
   };
-
-  /// Scratch that a reduction of parts of `part_bytes` needs on each of `ranks` ranks, in bytes: room for at most
-  /// kSlots chunks from each peer.
-  static std::int64_t scratch_bytes(int ranks, std::int64_t part_bytes);
 
   /// Takes the communicator over.
   MpiExchange(MPI_Comm comm, double timeout_s);
@@ -92,9 +77,9 @@ class MpiExchange {
   void run_reduction(const OpTag& tag, const OrderedReduction& reduction) { run(tag, &reduction); }
 
  private:
-  /// Requests of a peer: the first message that comes, kSlots chunks that come, and as many of what goes.
-  enum Lane { first_in, in, first_out = in + kSlots, out };
-  static constexpr int kLanes = out + kSlots;
+  /// Requests of a peer: the first message that comes, kMessageSlots chunks that come, and as many of what goes.
+  enum Lane { first_in, in, first_out = in + kMessageSlots, out };
+  static constexpr int kLanes = out + kMessageSlots;
 
   struct Progress {
     std::int64_t sent = 0, received = 0;  // chunks whose message has been posted
@@ -120,7 +105,7 @@ class MpiExchange {
 
   MPI_Request& request(int lane, int peer) { return requests_[static_cast<std::size_t>(lane * size_ + peer)]; }
   MPI_Request& chunk_request(Lane direction, std::int64_t chunk, int peer) {
-    return request(direction + static_cast<int>(chunk % kSlots), peer);
+    return request(direction + static_cast<int>(chunk % kMessageSlots), peer);
   }
   std::byte* first_message(std::vector<std::byte>& messages, int peer) {
     return messages.data() + peer * kFirstMessageBytes;

@@ -164,7 +164,7 @@ void MpiWorld::abort(int code) noexcept {
 
 void MpiWorld::exchange(std::span<std::byte> all) {
   const std::int64_t bytes = std::ssize(all) / size();
-  ZS_CHECK(bytes <= MpiExchange::kInlineBytes, "{} bytes a rank do not fit a first message", bytes);
+  ZS_CHECK(bytes <= kInlineBytes, "{} bytes a rank do not fit a first message", bytes);
   const auto peers = root_->prepare();
   for (int p = 0; p < size(); ++p) peers[p] = {all.data() + rank() * bytes, bytes, all.data() + p * bytes, bytes};
   const StatusScope status(watchdog_.get(), "agreement of all ranks", StatusScope::Host::waits_for_ranks);

@@ -7,41 +7,7 @@
 namespace zs {
 namespace {
 
-// Elements that chunks are multiples of: whole lines in every dtype, and whole blocks of the comm dtype.
-constexpr std::int64_t kUnitElems = kInt8BlockElems;
-constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20, kLeastChunkElems = 1024;
-
 std::int64_t rounded(std::int64_t n, std::int64_t unit) { return (n + unit - 1) / unit * unit; }
-
-/// Dtype that sums of it are carried in.
-DType carried(DType dtype) { return dtype == DType::bf16 ? DType::f32 : dtype; }
-
-/// Bytes of each rank's part of an all-reduce: equal parts of whole lines, the last ones shorter or empty.
-std::int64_t part_bytes(const Buffer& data, int ranks) { return rounded((data.bytes() + ranks - 1) / ranks, kLine); }
-
-/// Sums of a chunk in scratch: this rank's own part, those of the ranks that it serves, and the other hosts' of its own
-/// part.
-int slots(const HostMap& map) { return 1 + map.most_served() + map.hosts() - 1; }
-
-/// Elements of a part that are summed and sent at a time: the same on every rank, so that they meet.
-std::int64_t chunk_elems(const HostMap& map, std::int64_t part_elems, DType dtype) {
-  const std::int64_t room = kScratchBytes / slots(map) / size_of(carried(dtype)) / kUnitElems * kUnitElems;
-  return std::min(std::max(room, kLeastChunkElems), rounded(part_elems, kUnitElems));
-}
-
-std::int64_t scratch_of_parts(const HostMap& map, std::int64_t part_elems, DType dtype) {
-  return slots(map) * chunk_elems(map, part_elems, dtype) * size_of(carried(dtype));
-}
-
-/// Number of slots that are packed of a chunk: the sums of the ranks that this rank serves, and the other hosts' of its
-/// own part.
-int packed_slots(const HostMap& map) { return slots(map) - 1; }
-
-/// One round: everybody's data, and each host's sum of it.
-std::int64_t scratch_of_one_round(const HostMap& map, const Buffer& data) {
-  return map.size() * rounded(data.bytes(), kLine) +
-         map.hosts() * rounded(data.elems * size_of(carried(data.dtype)), kLine);
-}
 
 }  // namespace
 
@@ -150,8 +116,8 @@ void HierCommunicator::do_packed_sum(const OpTag& tag, Buffer full, Buffer shard
 
 void HierCommunicator::do_all_reduce(const OpTag& tag, Buffer data, ReduceOp op, void* scratch) {
   if (options().sums_in_rank_order) return MpiCommunicator::do_all_reduce(tag, data, op, scratch);
-  if (MpiExchange::is_one_round(data)) return reduce_in_one_round(tag, data, op, static_cast<std::byte*>(scratch));
-  const std::int64_t bytes = part_bytes(data, size()), elems = bytes / size_of(data.dtype);
+  if (is_one_round(data)) return reduce_in_one_round(tag, data, op, static_cast<std::byte*>(scratch));
+  const std::int64_t bytes = hier_part_bytes(data, size()), elems = bytes / size_of(data.dtype);
   const std::int64_t begin = std::min(rank() * elems, data.elems), end = std::min(begin + elems, data.elems);
   reduce(tag, {data, bytes, data.slice(begin, end - begin), false, op, static_cast<std::byte*>(scratch)});
   gather(tag, data, bytes);
@@ -162,7 +128,8 @@ void HierCommunicator::reduce(const OpTag& tag, const Sum& wanted) {
   exchange().run(tag);  // nobody looks at anybody's data before all agree what it is
   if (wanted.data.empty()) return;
   Sum sum = wanted;
-  const std::int64_t elem_bytes = size_of(sum.data.dtype), chunk = chunk_elems(map_, sum.piece_elems(), sum.data.dtype);
+  const std::int64_t elem_bytes = size_of(sum.data.dtype),
+                     chunk = hier_chunk_elems(map_, sum.piece_elems(), sum.data.dtype);
   sum.chunk_bytes = chunk * size_of(sum.dtype());
   DirectOperation operation(*host_, tag, sum.data, {size(), sum.piece_bytes, sum.data.bytes()});
   std::vector<const std::byte*> parts(static_cast<std::size_t>(host_->size()));
@@ -208,7 +175,7 @@ void HierCommunicator::exchange_sums(const OpTag& tag, const Sum& sum, std::int6
 void HierCommunicator::exchange_packed(const OpTag& tag, const Sum& sum, std::int64_t from, std::int64_t elems) {
   const std::int64_t own_elems = sum.elems_of(rank(), from, elems),
                      room = packed_bytes(sum.chunk_bytes / size_of(sum.dtype()));
-  const auto packed = [&](int slot) { return sum.slot(slots(map_)) + (slot - 1) * room; };
+  const auto packed = [&](int slot) { return sum.slot(hier_slots(map_)) + (slot - 1) * room; };
   const auto sums = [&](int slot, std::int64_t n) { return Buffer{sum.slot(slot), n, sum.dtype(), sum.data.device}; };
   const auto peers = exchange().prepare();
   for (int slot = 1; const int served : map_.served_by(rank())) {
@@ -224,7 +191,8 @@ void HierCommunicator::exchange_packed(const OpTag& tag, const Sum& sum, std::in
     partner.receive_bytes = packed_bytes(own_elems);
   }
   exchange().run(tag);
-  for (int slot = 1 + map_.most_served(); slot < slots(map_); ++slot) unpack_int8(sums(slot, own_elems), packed(slot));
+  for (int slot = 1 + map_.most_served(); slot < hier_slots(map_); ++slot)
+    unpack_int8(sums(slot, own_elems), packed(slot));
 }
 
 void HierCommunicator::add_up_hosts(const Sum& sum, std::int64_t from, std::int64_t elems) {
@@ -307,21 +275,6 @@ void HierCommunicator::do_all_to_all_v(const OpTag& tag, const PartTable& parts,
   DirectOperation operation(*host_, tag, in, {1, parts.most_sent() * elem_bytes, in.bytes()});
   fetch_parts(operation, parts, mates(), rank(), out);
   operation.finish();
-}
-
-std::int64_t hier_reduce_scatter_scratch_bytes(const HostMap& map, const Buffer& full) {
-  return scratch_of_parts(map, full.elems / map.size(), full.dtype);
-}
-
-std::int64_t hier_packed_sum_scratch_bytes(const HostMap& map, const Buffer& full) {
-  const std::int64_t elems = full.elems / map.size();
-  return scratch_of_parts(map, elems, full.dtype) +
-         packed_slots(map) * packed_bytes(chunk_elems(map, elems, full.dtype));
-}
-
-std::int64_t hier_all_reduce_scratch_bytes(const HostMap& map, const Buffer& data) {
-  if (MpiExchange::is_one_round(data)) return scratch_of_one_round(map, data);
-  return scratch_of_parts(map, part_bytes(data, map.size()) / size_of(data.dtype), data.dtype);
 }
 
 std::unique_ptr<Communicator> make_group(MPI_Comm comm, std::span<const int> hosts,

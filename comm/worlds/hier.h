@@ -55,11 +55,6 @@ class HierCommunicator final : public MpiCommunicator {
   std::unique_ptr<ShmCommunicator> host_;
 };
 
-/// The scratch of its reductions, for those who plan without it.
-std::int64_t hier_reduce_scatter_scratch_bytes(const HostMap& map, const Buffer& full);
-std::int64_t hier_packed_sum_scratch_bytes(const HostMap& map, const Buffer& full);
-std::int64_t hier_all_reduce_scratch_bytes(const HostMap& map, const Buffer& data);
-
 /// The communicator for a group: `host` itself where all its ranks are on one host, messages where each is alone on its
 /// own, else both. Takes `comm` over. `hosts`: of each rank, any numbers.
 std::unique_ptr<Communicator> make_group(MPI_Comm comm, std::span<const int> hosts,

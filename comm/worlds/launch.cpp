@@ -1,5 +1,3 @@
-#include <mpi.h>
-
 #include <string>
 
 #include "comm/world.h"
@@ -9,6 +7,7 @@ namespace zs {
 namespace {
 
 bool connects(MpiLibrary library, ProcessManager manager) {
+  if (library == MpiLibrary::none) return false;
   if (library == MpiLibrary::mpich) return manager == ProcessManager::pmi;
   return manager == ProcessManager::open_mpi || manager == ProcessManager::pmix;
 }
@@ -23,18 +22,18 @@ std::string right_command(MpiLibrary library, const Launch& launch) {
   return fmt::format("{} {}", is_mpich ? "MPICH's mpiexec -n" : "Open MPI's mpirun -np", count(launch));
 }
 
-constexpr MpiLibrary kLibrary =
-#ifdef OPEN_MPI
-    MpiLibrary::open_mpi;
-#else
-    MpiLibrary::mpich;
-#endif
-
 }  // namespace
 
 Launch accepted_launch(const Launch& launch, MpiLibrary library) {
   if (connects(library, launch.manager) && (launch.has_several_ranks() || launch.launcher == "mpirun")) return launch;
   if (!launch.has_several_ranks()) return {};
+  if (library == MpiLibrary::none)
+    throw Error(ExitCode::usage,
+                fmt::format("{} started {} ranks, and this build has no MPI", launch.launcher, count(launch)),
+                launch.said_by,
+                fmt::format("leave out {0} and set comm.ranks={1}, for ranks as threads of one process, or use a build "
+                            "with MPI",
+                            launch.launcher, count(launch)));
   throw Error(
       ExitCode::usage,
       fmt::format("{} started {} ranks, each of which {} would take for a job of its own", launch.launcher,
@@ -43,6 +42,6 @@ Launch accepted_launch(const Launch& launch, MpiLibrary library) {
       fmt::format("start it with {}, or without {} for one rank", right_command(library, launch), launch.launcher));
 }
 
-Launch detect_launch() { return accepted_launch(read_launch(), kLibrary); }
+Launch detect_launch() { return accepted_launch(read_launch(), mpi_of_this_build()); }
 
 }  // namespace zs

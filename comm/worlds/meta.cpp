@@ -2,8 +2,8 @@
 #include <numeric>
 
 #include "comm/gpu/gpu_side.h"
+#include "comm/message_sums.h"
 #include "comm/world.h"
-#include "comm/worlds/hier.h"
 
 namespace zs {
 namespace {

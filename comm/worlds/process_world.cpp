@@ -10,6 +10,7 @@
 #include "comm/group_place.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/worlds/hier.h"
+#include "comm/worlds/mpi_library.h"
 #include "runtime/base/launch.h"
 #include "runtime/base/parse_integer.h"
 #include "runtime/base/random.h"
@@ -135,6 +136,14 @@ std::shared_ptr<ShmMemory> agreed_memory(MpiWorld& world, const HostMap& map, do
 }
 
 }  // namespace
+
+MpiLibrary mpi_of_this_build() {
+#ifdef OPEN_MPI
+  return MpiLibrary::open_mpi;
+#else
+  return MpiLibrary::mpich;
+#endif
+}
 
 std::string chosen_transport(std::string_view wanted) {
   const char* const from_environment = std::getenv("ZSHARD_TRANSPORT");

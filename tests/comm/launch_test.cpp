@@ -160,7 +160,9 @@ TEST_CASE("ranks that the program's MPI cannot connect are refused with the righ
        {open_mpi, {{"MV2_COMM_WORLD_SIZE", "4"}}, "MVAPICH's launcher started 4 ranks", "mpirun -np 4"},
        {mpich, kMpirun, "mpirun started 4 ranks, each of which MPICH", "MPICH's mpiexec -n 4"},
        {mpich, kStep + kPmix, "srun started 7 ranks", "srun --mpi=pmi2 -n 7"},
-       {mpich, kPrte, "a PMIx launcher started N ranks", "MPICH's mpiexec -n N"}}));
+       {mpich, kPrte, "a PMIx launcher started N ranks", "MPICH's mpiexec -n N"},
+       {none, kMpirun, "mpirun started 4 ranks, and this build has no MPI", "set comm.ranks=4"},
+       {none, kStep + kPmi2, "srun started 7 ranks, and this build has no MPI", "leave out srun"}}));
   try {
     accepted_launch(read(variables), library);
     FAIL("not refused");
@@ -175,6 +177,7 @@ TEST_CASE("ranks that the program's MPI connects are a job, other launchers' sin
   for (const Variables& job : {kMpirun, kStep + kPmix, kPrte}) CHECK(accepted_launch(read(job), open_mpi).is_by_mpi());
   for (const Variables& job : {kHydra, kStep + kPmi2}) CHECK(accepted_launch(read(job), mpich).is_by_mpi());
   CHECK(accepted_launch(read({{"OMPI_COMM_WORLD_SIZE", "1"}}), open_mpi).is_by_mpi());
+  CHECK_FALSE(accepted_launch(read({{"OMPI_COMM_WORLD_SIZE", "1"}}), none).is_by_mpi());
   const Variables one{{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_STEP_ID", "0"}, {"SLURM_PROCID", "0"}};
   for (const Variables& alone : {one, one + kPmix, {{"PMI_SIZE", "1"}}, {{"WORLD_SIZE", "1"}, {"RANK", "3"}}}) {
     CHECK_FALSE(accepted_launch(read(alone), open_mpi).is_by_mpi());

@@ -61,7 +61,7 @@ int MPI_Irecv(void* data, int count, MPI_Datatype type, int peer, int tag, MPI_C
     const std::lock_guard lock(mutex);
     ++calls;
     if (is_recording && is_large(count) && peers[peer].accepted == 0) peers[peer].accepted = calls;
-    if (is_recording && count == MpiExchange::kFirstMessageBytes) peers[peer].tag = request;
+    if (is_recording && count == kFirstMessageBytes) peers[peer].tag = request;
   }
   return PMPI_Irecv(data, count, type, peer, tag, comm, request);
 }
