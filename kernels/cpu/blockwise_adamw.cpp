@@ -9,17 +9,49 @@ namespace {
 
 constexpr float kLargestFloat = 3.40282347e38f;
 
+/// Values of codes, and a short way from a number to its code: the upper bits of an f32 have a bucket, in which at most
+/// one middle lies, so that the code is that of the bucket's least number or the next.
+template <bool kIsSigned>
 struct CodeTable {
-  float values[kCodes], middles[kCodes - 1];
+  // A bucket for each sign, exponent and so many bits of the mantissa, from below the first middle to 1.
+  static constexpr int kShift = kIsSigned ? 17 : 16, kFirst = (127 - 24) << (23 - kShift),
+                       kBuckets = (127 << (23 - kShift)) - kFirst + 1;
+  float values[kCodes], middles[kCodes];
+  std::int32_t codes[kIsSigned ? 2 * kBuckets : kBuckets];
+
+  static constexpr std::int32_t bucket_of(float x) {
+    const std::int32_t bits = __builtin_bit_cast(std::int32_t, x);
+    std::int32_t bucket = ((bits & 0x7fffffff) >> kShift) - kFirst;
+    bucket = bucket < 0 ? 0 : bucket;
+    bucket = bucket < kBuckets ? bucket : kBuckets - 1;
+    return kIsSigned && bits < 0 ? bucket + kBuckets : bucket;
+  }
+  /// nearest_code
+  std::int32_t code_of(float x) const {
+    const std::int32_t code = codes[bucket_of(x)];
+    return x == x ? code + (x > middles[code] ? 1 : 0) : 0;
+  }
 };
-constexpr CodeTable code_table(bool is_signed) {
-  CodeTable table{};
-  const DynamicCodes codes = dynamic_codes(is_signed);
+template <bool kIsSigned>
+constexpr CodeTable<kIsSigned> code_table() {
+  using Table = CodeTable<kIsSigned>;
+  Table table{};
+  const DynamicCodes codes = dynamic_codes(kIsSigned);
   for (int i = 0; i < kCodes; ++i) table.values[i] = codes.values[i];
   for (int i = 0; i + 1 < kCodes; ++i) table.middles[i] = 0.5f * (codes.values[i] + codes.values[i + 1]);
+  table.middles[kCodes - 1] = kLargestFloat;
+  // Buckets as numbers ascend: the negative ones from the last on, then the others.
+  for (int place = kIsSigned ? -Table::kBuckets : 0, code = 0; place < Table::kBuckets; ++place) {
+    const int bucket = place < 0 ? Table::kBuckets - 1 - place : place;
+    table.codes[bucket] = code;
+    if (code + 1 < kCodes && Table::bucket_of(table.middles[code]) == bucket) ++code;
+  }
   return table;
 }
-constexpr CodeTable kSigned = code_table(true), kUnsigned = code_table(false);
+constexpr CodeTable<true> kSigned = code_table<true>();
+constexpr CodeTable<false> kUnsigned = code_table<false>();
+static_assert(kSigned.codes[kSigned.bucket_of(1.0f)] == kCodes - 1, "a bucket with two middles");
+static_assert(kUnsigned.codes[kUnsigned.bucket_of(1.0f)] == kCodes - 1, "a bucket with two middles");
 
 /// visit(begin, end, block) of the part's elements, as they lie there, of each of its blocks [first, last).
 template <class Visit>
@@ -73,8 +105,10 @@ void blockwise_adamw(int threads, const BlockwiseAdamW& args, std::int64_t n) {
       for (std::int64_t i = begin; i < end; ++i) {
         float m = kSigned.values[a.m[i]] * m_scale, v = kUnsigned.values[a.v[i]] * v_scale;
         a.master[i] = updated<true>(a.options, a.scalars, a.weight_decay, a.master[i], a.grad[i], m, v);
-        a.m[i] = static_cast<std::uint8_t>(nearest_code(kSigned.middles, m / new_m_scale));
-        a.v[i] = static_cast<std::uint8_t>(nearest_code_above_zero(kUnsigned.middles, v / new_v_scale));
+        a.m[i] = static_cast<std::uint8_t>(kSigned.code_of(m / new_m_scale));
+        const float share = v / new_v_scale;
+        const std::int32_t code = kUnsigned.code_of(share);
+        a.v[i] = static_cast<std::uint8_t>(code == 0 && share > 0.0f ? 1 : code);  // nearest_code_above_zero
       }
       if (a.copy == nullptr) return;
       for (std::int64_t i = begin; i < end; ++i) a.copy[i] = from_float<Bf16>(a.master[i]);

@@ -136,6 +136,49 @@ TEST_CASE("a step of 8-bit AdamW is AdamW's, and its moments become the nearest 
   }
 }
 
+TEST_CASE("a moment on the middle of two codes becomes the lower one, and its neighbours the nearest") {
+  // Moments become the gradients and their squares, and a 1 in each block makes them their own multiples of its scale.
+  const auto middles_of = [](bool is_signed) {
+    std::vector<float> middles;
+    for (std::size_t i = 0; i + 1 < 256; ++i)
+      middles.push_back(0.5f *
+                        (static_cast<float>(table_of(is_signed)[i]) + static_cast<float>(table_of(is_signed)[i + 1])));
+    return middles;
+  };
+  const std::vector<float> of_m = middles_of(true), of_v = middles_of(false);
+  std::vector<double> list;
+  const auto add = [&](float x) {
+    if (list.size() % 256 == 0) list.push_back(1);
+    list.push_back(static_cast<double>(x));
+  };
+  for (const float middle : of_m)
+    for (const float x : {middle, std::nextafter(middle, -2.0f), std::nextafter(middle, 2.0f)}) add(x);
+  for (const float middle : of_v)
+    for (const float x : {std::sqrt(middle), std::nextafter(std::sqrt(middle), 0.0f)}) add(x);
+  for (const float x : {0.0f, -0.0f, 1e-30f, -1e-12f, 1e-45f, -1.0f, 0.999999f}) add(x);
+  const auto n = static_cast<std::int64_t>(list.size());
+  Values grad = Values::of(DType::f32, list), scalars = Values::of(DType::f32, {0.02, 1, 1, 1, 1, 0});
+  State state(list, {0, n, n});
+  const AdamWOptions options{0, 0, 1e-8f};
+  const auto out =
+      run({state.m, state.v, state.new_m_scales, state.new_v_scales}, [&](ExecContext& ctx, std::vector<Values>& o) {
+        BlockwiseAdamW args = state.args(grad, scalars);
+        args.m = o[0].buffer(), args.v = o[1].buffer();
+        args.new_m_scales = o[2].buffer(), args.new_v_scales = o[3].buffer();
+        k().blockwise_adamw_scales(ctx, args, options);
+        k().blockwise_adamw(ctx, args, options);
+      });
+  const auto code_of = [](const std::vector<float>& middles, float x) {
+    return std::lower_bound(middles.begin(), middles.end(), x) - middles.begin();
+  };
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto x = static_cast<float>(grad[i]), square = x * x;
+    CAPTURE(i, x);
+    REQUIRE(out[0].at<std::uint8_t>(i) == code_of(of_m, x));
+    REQUIRE(out[1].at<std::uint8_t>(i) == std::max<std::int64_t>(code_of(of_v, square), square > 0 ? 1 : 0));
+  }
+}
+
 TEST_CASE("parts of a parameter that share their blocks' scales make the same bits as the whole") {
   constexpr std::int64_t kRows = 40, kCols = 25, n = kRows * kCols;
   const auto cut = GENERATE(
