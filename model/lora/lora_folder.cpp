@@ -24,8 +24,8 @@ using nlohmann::json;
 
 constexpr const char *kConfigFile = "adapter_config.json", *kWeightsFile = "adapter_model.safetensors";
 constexpr const char* kTask = "CAUSAL_LM";
-/// The embedding, and the name under which it is written once more, as peft has it, where it is the head, too.
-const std::string kEmbedding = "token_embedding.weight", kTiedHead = "tied head";
+/// Name under which the embedding is written once more, as peft has it, where it is the head, too.
+const std::string kTiedHead = "tied head";
 
 /// Kinds of LoRA that give another output, where they are set.
 constexpr const char* kForeign[] = {"use_qalora",
@@ -69,9 +69,18 @@ HfConfig read_config(const std::string& folder) {
 /// "model.layers.3.self_attn.q_proj" of "base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight"; empty where
 /// the name is another.
 std::string module_of(const std::string& tensor) {
-  for (const std::string_view ending : {".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector"})
+  for (const std::string_view ending :
+       {".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector", ".lora_embedding_A", ".lora_embedding_B"})
     if (tensor.starts_with(kPeftPrefix) && tensor.ends_with(ending))
       return tensor.substr(kPeftPrefix.size(), tensor.size() - kPeftPrefix.size() - ending.size());
+  return {};
+}
+
+/// Name under which peft's files have the embedding that an adapter is of once more; empty where none of these is it.
+template <class Products>
+std::string base_embedding(const Products& products) {
+  for (const LoraProduct& product : products)
+    if (product.is_embedding) return fmt::format("{}{}.base_layer.weight", kPeftPrefix, product.module);
   return {};
 }
 
@@ -99,7 +108,8 @@ std::map<std::string, std::string> savable_tensors(const ModelConfig& model) {
 /// Modules by the names of their tensors. `words`: the names in modules_to_save.
 AdapterModules modules_of(const std::string& file, const ModelConfig& model, const std::vector<std::string>& words) {
   std::set<std::string> products;
-  for (const LoraProduct& product : lora_products(model))
+  const std::vector<LoraProduct> all = lora_products(model);
+  for (const LoraProduct& product : all)
     if (!product.is_of_mixture) products.insert(product.module);
   const std::map<std::string, std::string> savable = savable_tensors(model);
   AdapterModules modules;
@@ -115,6 +125,8 @@ AdapterModules modules_of(const std::string& file, const ModelConfig& model, con
     }
     if (products.contains(module)) {
       modules.targets.insert(module);
+    } else if (name == base_embedding(all)) {  // open_adapter compares it
+      continue;
     } else if (is_saved && saved != savable.end()) {
       modules.saved.insert(saved->second);
       modules.has_tied_head |= !owner.ends_with(saved->second);
@@ -192,7 +204,7 @@ json pattern_json(const std::vector<LoraProduct>& products, const ModulesByValue
 /// True if what is trained whole is the head as well.
 bool has_tied_embedding(const ModelConfig& model, const std::vector<SavedModule>& saved) {
   return model.tied_head && std::any_of(saved.begin(), saved.end(), [&](const SavedModule& one) {
-           return one.rules.front().parameter == kEmbedding;
+           return one.rules.front().parameter == kTokenEmbedding;
          });
 }
 
@@ -235,6 +247,41 @@ std::string config_json(const ModelConfig& model, const LoraConfig& lora) {
   return json_text(config) + "\n";
 }
 
+/// Values of a tensor, f32, from element `first` on.
+std::vector<float> stored_values(WeightFiles& files, const std::string& name, std::int64_t first, std::int64_t count) {
+  const FileDType dtype = files.find(name)->dtype;
+  const std::int64_t size = bits_of(dtype) / 8;
+  std::vector<char> stored(static_cast<std::size_t>(count * size));
+  files.read(name, first * size, stored.data(), count * size);
+  std::vector<float> values(static_cast<std::size_t>(count));
+  to_f32(dtype, stored.data(), values.data(), count);
+  return values;
+}
+
+/// Checks that the embedding which peft has saved beside its adapter is the model's, rounded as the file is.
+void check_base_embedding(const std::string& saved, const ModelConfig& model, const LoraConfig& lora) {
+  WeightFiles adapter(weights_of(lora.path));
+  if (adapter.find(saved) == nullptr) return;
+  WeightFiles base(model.path);
+  const TensorMap map = family_named(model.family).tensor_map(model);
+  std::string name = map.token_embedding;
+  if (base.find(name) == nullptr && name.starts_with(map.prefix)) name = name.substr(map.prefix.size());
+  if (base.find(name) == nullptr) name = map.tied_head;
+  constexpr std::int64_t kPiece = std::int64_t{1} << 20;
+  bool is_same = base.find(name) != nullptr && adapter.find(saved)->shape == base.find(name)->shape;
+  const std::int64_t elems = is_same ? adapter.find(saved)->elems() : 0;
+  for (std::int64_t first = 0; is_same && first < elems; first += kPiece) {
+    const std::int64_t count = std::min(kPiece, elems - first);
+    const auto theirs = stored_values(adapter, saved, first, count), ours = stored_values(base, name, first, count);
+    is_same = std::equal(theirs.begin(), theirs.end(), ours.begin(), [&](float a, float b) {
+      return a == b || (adapter.find(saved)->dtype == FileDType::bf16 && a == static_cast<float>(BFloat16(b)));
+    });
+  }
+  if (!is_same)
+    throw Error(ExitCode::model, fmt::format("{} is another embedding than the model's", saved), weights_of(lora.path),
+                "use the model that the adapter was trained beside");
+}
+
 /// Some of another's parameters.
 class AdapterSource final : public ParameterSource {
  public:
@@ -242,7 +289,7 @@ class AdapterSource final : public ParameterSource {
       : all_(std::move(all)), parameters_(std::move(parameters)) {}
   const std::vector<ParameterShape>& parameters() const override { return parameters_; }
   void read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) override {
-    all_->read(parameter == kTiedHead ? kEmbedding : parameter, first, count, out);
+    all_->read(parameter == kTiedHead ? kTokenEmbedding : parameter, first, count, out);
   }
 
  private:
@@ -272,6 +319,10 @@ LoraConfig read_lora_folder(const std::string& folder, const ModelConfig& model)
                   .dropout = config.number("lora_dropout", 0),
                   .path = folder};
   if (lora.alpha <= 0) config.refuse("lora_alpha");
+  if (!base_embedding(matching(products, lora.targets)).empty()) {
+    if (lora.dora) config.refuse("use_dora");
+    if (model.tied_head && config.boolean("ensure_weight_tying", false)) config.refuse("ensure_weight_tying");
+  }
   const bool is_one = modules.has_tied_head && config.boolean("ensure_weight_tying", false);
   if (has_tied_embedding(model, saved_modules(model, lora)) && !is_one)
     throw Error(ExitCode::model, "modules_to_save has the embedding, which is this model's head too, and trains two",
@@ -280,8 +331,13 @@ LoraConfig read_lora_folder(const std::string& folder, const ModelConfig& model)
 }
 
 std::unique_ptr<WeightImport> open_adapter(const ModelConfig& model, const LoraConfig& lora) {
-  return std::make_unique<WeightImport>(weights_of(lora.path), trained_map(model, lora),
-                                        trained_parameters(model, lora), "adapter of this model and rank");
+  TensorMap map = trained_map(model, lora);
+  const std::string base = base_embedding(lora_targets(model, lora));
+  if (!base.empty()) map.passed_over.push_back(base);
+  auto weights = std::make_unique<WeightImport>(weights_of(lora.path), map, trained_parameters(model, lora),
+                                                "adapter of this model and rank");
+  if (!base.empty()) check_base_embedding(base, model, lora);
+  return weights;
 }
 
 void export_adapter(ParameterSource& source, const ModelConfig& model, const LoraConfig& lora,
@@ -295,8 +351,9 @@ void export_adapter(ParameterSource& source, const ModelConfig& model, const Lor
 std::unique_ptr<ParameterSource> trained_part(std::shared_ptr<ParameterSource> all, const ModelConfig& model,
                                               const LoraConfig& lora) {
   std::vector<ParameterShape> parameters = trained_parameters(model, lora);
-  const auto embedding = std::find_if(parameters.begin(), parameters.end(),
-                                      [](const ParameterShape& parameter) { return parameter.name == kEmbedding; });
+  const auto embedding = std::find_if(parameters.begin(), parameters.end(), [](const ParameterShape& parameter) {
+    return parameter.name == kTokenEmbedding;
+  });
   if (model.tied_head && embedding != parameters.end()) parameters.push_back({kTiedHead, embedding->shape});
   return std::make_unique<AdapterSource>(std::move(all), std::move(parameters));
 }

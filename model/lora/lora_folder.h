@@ -23,8 +23,11 @@ std::unique_ptr<WeightImport> open_adapter(const ModelConfig& model, const LoraC
 void export_adapter(ParameterSource& source, const ModelConfig& model, const LoraConfig& lora,
                     const std::string& folder);
 
-/// A model with its adapters added to its weights: the parameters of the model without. `adapters` may be the same
-/// object as `base`.
+/// True if an adapter of the embedding leaves the head, which is tied to it, as it is: the merged model has two.
+bool unties_head(const ModelConfig& model, const LoraConfig& lora);
+
+/// A model with its adapters added to its weights: the parameters of the model without, and the head where that is not
+/// the embedding any more. `adapters` may be the same object as `base`.
 std::unique_ptr<ParameterSource> merged(std::shared_ptr<ParameterSource> base,
                                         std::shared_ptr<ParameterSource> adapters, const ModelConfig& model,
                                         const LoraConfig& lora);

@@ -7,9 +7,11 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "model/families/family.h"
+#include "model/nn/embedding.h"
 #include "runtime/base/check.h"
 #include "runtime/base/pattern_entry.h"
 #include "runtime/shard/runtime/unshard_scope.h"
@@ -18,14 +20,20 @@ namespace zs {
 namespace {
 
 constexpr std::string_view kBlocks = "blocks.", kWeight = ".weight", kAdapters = ".lora.";
+constexpr const char* kAllLinear = "all-linear";
 
 std::string without_ending(const std::string& name) { return name.substr(0, name.size() - kWeight.size()); }
 
-/// "blocks.3" of "blocks.3.attention.qkv.weight".
-std::string block_of(const std::string& parameter) { return parameter.substr(0, parameter.find('.', kBlocks.size())); }
+/// "blocks.3" of "blocks.3.attention.qkv.weight", "token_embedding" of its weight.
+std::string block_of(const std::string& parameter) {
+  return parameter.substr(0, parameter.find('.', parameter.starts_with(kBlocks) ? kBlocks.size() : 0));
+}
 
-/// Name after the number of the block: "self_attn.q_proj".
+std::string last_of(const std::string& module) { return module.substr(module.rfind('.') + 1); }
+
+/// Name after the number of the block: "self_attn.q_proj"; of the embedding its last part.
 std::string below_block(const LoraProduct& product) {
+  if (product.is_embedding) return last_of(product.module);
   const std::string number = block_of(product.parameter).substr(kBlocks.size() - 1) + ".";
   const std::size_t at = product.module.find(number);
   ZS_CHECK(at != std::string::npos, "{} is no module of {}", product.module, product.parameter);
@@ -118,7 +126,7 @@ Error no_match(const std::vector<LoraProduct>& products, const std::string& patt
   std::vector<std::string> names = nearest_names(products, pattern);
   names.resize(std::min(names.size(), kMostNamed));
   return {ExitCode::config,
-          fmt::format("lora.targets: no product of the blocks is called like \"{}\"", pattern),
+          fmt::format("lora.targets: no product of the blocks, nor the embedding, is called like \"{}\"", pattern),
           {},
           fmt::format("the nearest are {}; other weights have no adapters", fmt::join(names, ", "))};
 }
@@ -139,7 +147,7 @@ Error of_mixture(const std::string& pattern, const std::string& module) {
 }  // namespace
 
 bool is_named_by(const std::string& pattern, const std::string& module) {
-  if (pattern == "all-linear") return true;
+  if (pattern == kAllLinear) return true;
   const NamePattern targets(pattern);
   const auto all = endings(module);
   return std::any_of(all.begin(), all.end(), [&](const std::string& ending) { return targets.matches(ending); });
@@ -158,15 +166,20 @@ std::string LoraProduct::name_of(const char* last) const {
   return fmt::format("{}{}{}.{}", block_of(parameter), kAdapters, below_block(*this), last);
 }
 
-bool is_adapter_parameter(std::string_view name) {
-  return name.starts_with(kBlocks) && name.find(kAdapters) != std::string_view::npos;
-}
+bool is_adapter_parameter(std::string_view name) { return name.find(kAdapters) != std::string_view::npos; }
 
 std::vector<LoraProduct> lora_products(const ModelConfig& model) {
   const auto shapes = parameter_shapes(model);
   std::vector<LoraProduct> products;
+  std::optional<LoraProduct> embedding;
   for (const TensorRule& rule : family_named(model.family).tensor_map(model).rules) {
     const Shape& shape = shapes.at(rule.parameter);
+    if (rule.parameter == kTokenEmbedding)
+      embedding = {.module = without_ending(rule.parts.front().tensor),
+                   .parameter = kTokenEmbedding,
+                   .rows = model.vocab,
+                   .columns = shape[1],
+                   .is_embedding = true};
     if (!rule.parameter.starts_with(kBlocks) || shape.rank() != 2) continue;
     std::int64_t row = 0;
     for (const TensorPart& part : rule.parts) {
@@ -176,6 +189,7 @@ std::vector<LoraProduct> lora_products(const ModelConfig& model) {
       row += rows;
     }
   }
+  if (embedding) products.push_back(*std::move(embedding));
   return products;
 }
 
@@ -185,7 +199,7 @@ std::vector<LoraProduct> matching(const std::vector<LoraProduct>& products, cons
   for (const LoraProduct& product : products) {
     bool is_matched = false;
     for (const std::string& pattern : patterns) {
-      if (!is_named_by(pattern, product.module)) continue;
+      if (!is_named_by(pattern, product.module) || (product.is_embedding && pattern == kAllLinear)) continue;
       if (product.is_of_mixture) throw of_mixture(pattern, product.module);
       used.insert(pattern);
       is_matched = true;
@@ -202,6 +216,9 @@ std::vector<LoraTarget> lora_targets(const ModelConfig& model, const LoraConfig&
       alphas("lora.alpha_pattern", lora.alpha_pattern, false);
   std::vector<LoraTarget> targets;
   for (LoraProduct& product : matching(lora_products(model), lora.targets)) {
+    if (lora.dora && product.is_embedding)
+      throw Error(ExitCode::config, fmt::format("lora.dora does not go with an adapter of {}", product.module), {},
+                  "leave lora.dora out, or train the embedding whole (lora.modules_to_save)");
     const double rank = ranks.of(product.module, static_cast<double>(lora.rank));
     const double alpha = alphas.of(product.module, lora.alpha);
     targets.push_back({std::move(product), static_cast<std::int64_t>(rank), alpha,
@@ -230,13 +247,19 @@ std::vector<std::string> shortest_patterns(const std::vector<LoraProduct>& all, 
 void attach_adapters(LanguageModel& model, const std::vector<LoraTarget>& targets, float dropout) {
   std::map<std::string, Linear*> products;
   std::map<std::string, TransformerBlock*> blocks;
+  std::map<std::string, Embedding*> embeddings;
   visit(model, [&](Module& module) {
     if (auto* const product = dynamic_cast<Linear*>(&module)) products[module.path()] = product;
+    if (auto* const embedding = dynamic_cast<Embedding*>(&module)) embeddings[module.path()] = embedding;
     if (auto* const block = dynamic_cast<TransformerBlock*>(&module)) blocks[module.path()] = block;
   });
   std::map<std::string, LoraAdapters*> adapters;
   for (const LoraTarget& target : targets) {
     const std::string block = block_of(target.parameter);
+    if (target.is_embedding) {
+      embeddings.at(block)->add_adapter(below_block(target), target.rows, target.rank, target.scale);
+      continue;
+    }
     LoraAdapters*& own = adapters[block];
     if (own == nullptr) own = &blocks.at(block)->make_adapters();
     products.at(without_ending(target.parameter))
@@ -281,6 +304,11 @@ void begin_magnitudes(LanguageModel& model, ShardedRuntime& runtime) {
 std::vector<ParameterShape> adapter_parameters(const std::vector<LoraTarget>& targets) {
   std::vector<ParameterShape> parameters;
   for (const LoraTarget& target : targets) {
+    if (target.is_embedding) {
+      parameters.push_back({target.a(), {padded_vocab(target.rows), target.rank}});
+      parameters.push_back({target.b(), {target.columns, target.rank}});
+      continue;
+    }
     parameters.push_back({target.a(), {target.rank, target.columns}});
     parameters.push_back({target.b(), {target.rows, target.rank}});
     if (target.has_magnitude) parameters.push_back({target.magnitude(), {target.rows}});
@@ -292,6 +320,11 @@ TensorMap adapter_map(const std::vector<LoraTarget>& targets) {
   TensorMap map;
   for (const LoraTarget& target : targets) {
     const std::string module = std::string(kPeftPrefix) + target.module;
+    if (target.is_embedding) {
+      map.rules.push_back({target.a(), {{module + ".lora_embedding_A", target.rows}}, true});
+      map.rules.push_back({target.b(), {{module + ".lora_embedding_B"}}});
+      continue;
+    }
     map.rules.push_back({target.a(), {{module + ".lora_A.weight"}}});
     map.rules.push_back({target.b(), {{module + ".lora_B.weight"}}});
     if (target.has_magnitude) map.rules.push_back({target.magnitude(), {{module + ".lora_magnitude_vector"}}});

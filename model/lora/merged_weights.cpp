@@ -9,6 +9,8 @@
 namespace zs {
 namespace {
 
+const std::string kHead = "head.weight";
+
 /// The weights with what the adapters change.
 class MergedWeights final : public ParameterSource {
  public:
@@ -20,11 +22,18 @@ class MergedWeights final : public ParameterSource {
       for (const TensorRule& rule : saved.rules) saved_.insert(rule.parameter);
     for (const ParameterShape& parameter : base_->parameters())
       if (!is_adapter_parameter(parameter.name)) parameters_.push_back(parameter);
+    if (!unties_head(model, lora)) return;
+    const auto embedding = std::find_if(parameters_.begin(), parameters_.end(), [](const ParameterShape& parameter) {
+      return parameter.name == kTokenEmbedding;
+    });
+    parameters_.push_back({kHead, embedding->shape});
+    is_untied_ = true;
   }
 
   const std::vector<ParameterShape>& parameters() const override { return parameters_; }
 
   void read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) override {
+    if (is_untied_ && parameter == kHead) return base_->read(kTokenEmbedding, first, count, out);
     if (saved_.contains(parameter)) return adapters_->read(parameter, first, count, out);
     base_->read(parameter, first, count, out);
     const auto changed = targets_.find(parameter);
@@ -50,6 +59,15 @@ class MergedWeights final : public ParameterSource {
     factors_.clear();
     for (const LoraTarget& target : targets) {
       Factors& factors = factors_.emplace_back();
+      if (target.is_embedding) {  // a row of it is A's row times B's transpose
+        const std::vector<float> b = all_of(target.b(), target.columns * target.rank);
+        factors.b = all_of(target.a(), target.rows * target.rank);
+        factors.a.resize(b.size());
+        for (std::int64_t i = 0; i < std::ssize(b); ++i)
+          factors.a[static_cast<std::size_t>(i % target.rank * target.columns + i / target.rank)] =
+              b[static_cast<std::size_t>(i)];
+        continue;
+      }
       factors.a = all_of(target.a(), target.rank * target.columns);
       factors.b = all_of(target.b(), target.rows * target.rank);
       if (target.has_magnitude) take_row_factors(target, factors);
@@ -105,11 +123,18 @@ class MergedWeights final : public ParameterSource {
   std::map<std::string, std::vector<LoraTarget>> targets_;  // by parameter
   std::set<std::string> saved_;                             // parameters that are trained whole
   std::vector<ParameterShape> parameters_;
+  bool is_untied_ = false;
   std::string at_hand_;
   std::vector<Factors> factors_;  // factors of the parameter at hand
 };
 
 }  // namespace
+
+bool unties_head(const ModelConfig& model, const LoraConfig& lora) {
+  if (!model.tied_head || !lora.is_on()) return false;
+  const std::vector<LoraTarget> targets = lora_targets(model, lora);
+  return std::any_of(targets.begin(), targets.end(), [](const LoraTarget& target) { return target.is_embedding; });
+}
 
 std::unique_ptr<ParameterSource> merged(std::shared_ptr<ParameterSource> base,
                                         std::shared_ptr<ParameterSource> adapters, const ModelConfig& model,

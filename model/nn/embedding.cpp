@@ -41,15 +41,29 @@ Tensor Embedding::sum_of_rows(Communicator& ranks, const Tensor& ids) {
   return cast(sum_of_parts(ranks, part), found.dtype());
 }
 
+void Embedding::add_adapter(const std::string& name, std::int64_t vocab, std::int64_t rank, float scale) {
+  adapters_ = &make_child<LoraAdapters>("lora");
+  adapter_ = &adapters_->add(
+      name, EmbeddingLoraOptions{
+                .vocab = vocab, .width = weight_.shape()[1], .rank = rank, .scale = scale, .padding = padding_});
+}
+
 Tensor Embedding::forward(const Tensor& ids, Embedding* positions, std::int64_t first, const Documents& documents) {
   const ForwardScope of_positions = positions != nullptr ? positions->enter() : ForwardScope(nullptr, 0);
+  const bool is_adapted = adapters_ != nullptr && adapters_->is_on();
   if (Communicator* const ranks = find_part_ranks(*this, weight_)) {
+    if (is_adapted)
+      throw UsageError(fmt::format("\"{}\" is cut over {} ranks, and has an adapter", path(), ranks->size()),
+                       "leave one of the two out");
     const Tensor sum = sum_of_rows(*ranks, ids);
     if (positions == nullptr) return output(sum);
     return output(add(sum, embedding(positions_of(ids, first, documents), positions->weight_, nullptr)));
   }
-  return output(
-      embedding(ids, weight_, positions != nullptr ? &positions->weight_ : nullptr, first, documents, padding_));
+  const Tensor rows =
+      output(embedding(ids, weight_, positions != nullptr ? &positions->weight_ : nullptr, first, documents, padding_));
+  if (!is_adapted) return rows;
+  const ForwardScope scope = adapters_->unsharded();
+  return add(rows, cast((*adapter_)(ids), rows.dtype()));
 }
 
 }  // namespace zs

@@ -21,6 +21,9 @@ class Embedding : public Layer<Embedding> {
 
   /// Weight, for a head that is tied to it.
   Parameter& weight() { return weight_; }
+  /// Gives it an adapter of this rank, which changes the rows that are looked up, and not a head that is tied to them.
+  /// Called once, before the model is sharded.
+  void add_adapter(const std::string& name, std::int64_t vocab, std::int64_t rank, float scale);
 
  private:
   /// (B, T, C) of ids whose rows ranks have parts of.
@@ -28,6 +31,8 @@ class Embedding : public Layer<Embedding> {
 
   Parameter& weight_;
   std::int64_t padding_;
+  LoraAdapters* adapters_ = nullptr;  // null: none
+  EmbeddingAdapter* adapter_ = nullptr;
 };
 
 }  // namespace zs

@@ -10,9 +10,6 @@
 
 namespace zs {
 
-/// The vocabulary as stored: rows up to a multiple of 128; logits of the extra ones are masked.
-constexpr std::int64_t padded_vocab(std::int64_t vocab) { return (vocab + 127) / 128 * 128; }
-
 /// A model of what follows a sequence of tokens: its loss in training, and logits for sampling.
 class LanguageModel : public Module {
  public:

@@ -65,11 +65,28 @@ Tensor LoraAdapter::row_norms(Context& context, const Parameter& weight, bool wi
   return with_change ? clamp(all, kLeastNorm, kLargest) : all;
 }
 
+EmbeddingAdapter::EmbeddingAdapter(std::string path, const EmbeddingLoraOptions& options)
+    : Layer(std::move(path)),
+      options_(options),
+      a_(add_parameter("lora_embedding_A", {padded_vocab(options.vocab), options.rank}, {}, true)),
+      b_(add_parameter("lora_embedding_B", {options.width, options.rank}, {.normal_std = 1}, true)) {
+  a_.set_matrix_rows({options.vocab});
+}
+
+Tensor EmbeddingAdapter::forward(const Tensor& ids) {
+  const Tensor narrow = embedding(ids, a_, nullptr, 0, {}, options_.padding);
+  return linear(options_.scale == 1 ? narrow : mul(narrow, options_.scale), b_, nullptr);
+}
+
 LoraAdapters::LoraAdapters(std::string path) : Module(std::move(path)) {}
 
 LoraAdapter& LoraAdapters::add(const std::string& name, const LoraOptions& options) {
   adapters_.push_back(&make_child<LoraAdapter>(name, options));
   return *adapters_.back();
+}
+
+EmbeddingAdapter& LoraAdapters::add(const std::string& name, const EmbeddingLoraOptions& options) {
+  return make_child<EmbeddingAdapter>(name, options);
 }
 
 void LoraAdapters::set_on(bool is_on) {

@@ -9,6 +9,9 @@
 
 namespace zs {
 
+/// The vocabulary as stored: rows up to a multiple of 128; logits of the extra ones are masked.
+constexpr std::int64_t padded_vocab(std::int64_t vocab) { return (vocab + 127) / 128 * 128; }
+
 struct LoraOptions {
   std::int64_t in = 0, rows = 0, rank = 0;
   std::int64_t first_row = 0;  ///< first row of the product's weight that the adapter changes
@@ -60,8 +63,28 @@ class LoraAdapter : public Layer<LoraAdapter> {
   bool is_on_ = true;
 };
 
-/// The adapters of one block: a unit of its own within the block's, so that they have their own precision, and
-/// gradients and moments where the block's weights have none.
+struct EmbeddingLoraOptions {
+  std::int64_t vocab = 0, width = 0, rank = 0;
+  float scale = 1;            ///< factor of A B
+  std::int64_t padding = -1;  ///< that of the embedding
+};
+
+/// A low-rank change of an embedding: row i of scale A B^T, with "lora_embedding_A" (padded vocab, rank), of which peft
+/// has the transpose, and "lora_embedding_B" (width, rank). A begins at zero, and B normal with the deviation 1.
+class EmbeddingAdapter : public Layer<EmbeddingAdapter> {
+ public:
+  EmbeddingAdapter(std::string path, const EmbeddingLoraOptions& options);
+
+  /// (B, T) i32 -> (B, T, width): what is added to the rows, f32.
+  Tensor forward(const Tensor& ids);
+
+ private:
+  EmbeddingLoraOptions options_;
+  Parameter &a_, &b_;
+};
+
+/// The adapters of one block, or that of the embedding: a unit of its own within the block's, so that they have their
+/// own precision, and gradients and moments where the block's weights have none.
 class LoraAdapters : public Module {
  public:
   explicit LoraAdapters(std::string path);
@@ -69,6 +92,7 @@ class LoraAdapters : public Module {
   bool is_block() const override { return true; }
   /// `name`: of the product, below the block: "self_attn.q_proj".
   LoraAdapter& add(const std::string& name, const LoraOptions& options);
+  EmbeddingAdapter& add(const std::string& name, const EmbeddingLoraOptions& options);
   /// While it lives the adapters can be used.
   ForwardScope unsharded() const { return enter(); }
   /// Off: the products are as if there were no adapters.

@@ -46,7 +46,9 @@ Config with_lora(const Overrides& more = {}) {
 
 TEST_CASE("a pattern names products by their names in the files, by any last parts of them") {
   const auto products = lora_products(parse_config(kLlama, "small.toml").model);
-  CHECK(products.size() == 12 * 7);
+  CHECK(products.size() == 12 * 7 + 1);  // the embedding
+  CHECK(matching(products, {"all-linear"}).size() == 12 * 7);
+  CHECK(matching(products, {"embed_tokens"}).front().a() == "token_embedding.lora.embed_tokens.lora_embedding_A");
   CHECK(matching(products, {"q_proj"}).size() == 12);
   CHECK(matching(products, {"*_proj"}).size() == 12 * 7);
   CHECK(matching(products, {"mlp.*", "k_proj"}).size() == 12 * 4);
@@ -82,9 +84,10 @@ TEST_CASE("what is wrong with the keys of adapters is said in one line") {
   const auto problem = [](const Overrides& overrides) { return only_problem(kLlama, overrides); };
   CHECK(problem({"lora.targets=q_proj"}).what_happened().starts_with("lora.rank is 0"));
   CHECK(problem({"lora.rank=4"}).what_to_do() ==
-        "name products of the model: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj");
+        "name products of the model: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, embed_tokens");
   const Error unmatched = problem({"lora.rank=4", "lora.targets=[\"q_prj\"]"});
-  CHECK(unmatched.what_happened() == "lora.targets: no product of the blocks is called like \"q_prj\"");
+  CHECK(unmatched.what_happened() ==
+        "lora.targets: no product of the blocks, nor the embedding, is called like \"q_prj\"");
   CHECK(unmatched.what_to_do().starts_with("the nearest are q_proj, "));
   CHECK(problem({"lora.rank=4", "lora.targets=lm_head"}).what_happened().ends_with("called like \"lm_head\""));
   CHECK(problem({"lora.rank=33", "lora.targets=k_proj"}).what_happened() ==

@@ -10,6 +10,7 @@
 
 #include "model/data/data_files.h"
 #include "model/json/strict_json.h"
+#include "model/train/config/config_dataset.h"
 #include "model/train/config/config_schema.h"
 #include "model/train/config/expand_path.h"
 #include "model/train/config/site_defaults.h"
@@ -133,6 +134,7 @@ std::string TuneFile::text_of(const Keys& keys) {
 TuneFile::Keys TuneFile::changed(Keys keys, const std::vector<std::string>& changes) const {
   if (changes.empty()) return keys;
   Config config = parse_config(text_of(keys), path_, changes, ConfigFor::training, site_defaults());
+  config = with_absolute_paths(std::move(config), path_, "");  // the file may be used from another folder
   for (const std::string& change : changes) {
     const std::string name = overridden_key(change);
     const std::string value = toml_value(find_config_key(name)->slot(config));

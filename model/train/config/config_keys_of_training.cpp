@@ -166,7 +166,8 @@ constexpr std::array kTrainingKeys = {
     ConfigKey{"lora.targets", [](Config& c) -> ConfigSlot { return &c.lora.targets; }, any, "",
               "required with `lora.rank`; with `lora.path` the adapter's",
               "Which products of the blocks have an adapter, by their names in transformers: `\"q_proj\"` is that of "
-              "every block, `\"layers.0.*\"` are all of the first. `*` in a pattern matches any part of a name.",
+              "every block, `\"layers.0.*\"` are all of the first; or the embedding, `\"embed_tokens\"`. `*` in a "
+              "pattern matches any part of a name.",
               OnResume::refused},
     ConfigKey{"lora.rank_pattern", [](Config& c) -> ConfigSlot { return &c.lora.rank_pattern; }, any, "",
               "`[]`; with `lora.path` the adapter's",

@@ -143,8 +143,12 @@ void check(ConfigDraft& draft, const std::vector<LoraProduct>& products) {
   if (lora.alpha == 0) lora.alpha = static_cast<double>(lora.rank);
   if (lora.targets.empty())
     return draft.report(kTargets, "lora.targets is missing", "name products of the model: " + names_of(products));
-  check_rank(draft, lora_targets(draft.config.model, lora));
-  saved_modules(draft.config.model, lora);  // its error
+  const std::vector<LoraTarget> targets = lora_targets(draft.config.model, lora);
+  check_rank(draft, targets);
+  for (const SavedModule& saved : saved_modules(draft.config.model, lora))
+    if (std::any_of(targets.begin(), targets.end(), [&](const auto& target) { return target.module == saved.module; }))
+      draft.report(kSaved, fmt::format("{} and {} both name {}", kSaved, kTargets, saved.module),
+                   "give it an adapter, or train it whole");
 }
 
 bool has_sizes(const ConfigDraft& draft) {

@@ -241,9 +241,13 @@ void check_target(const std::string& to, const std::string& dtype, const RunMark
                 "choose a new name");
 }
 
-void check_gguf_adapter(const LoraConfig& lora, const std::string& to) {
+void check_gguf_adapter(const ModelConfig& model, const LoraConfig& lora, const std::string& to) {
   if (!lora.modules_to_save.empty())
     throw Error(ExitCode::model, "a GGUF file of an adapter holds no modules that were trained whole", to,
+                "export the merged model: leave out --adapter");
+  const std::vector<LoraTarget> targets = lora_targets(model, lora);
+  if (std::any_of(targets.begin(), targets.end(), [](const LoraTarget& target) { return target.is_embedding; }))
+    throw Error(ExitCode::model, "a GGUF file of an adapter holds none of an embedding", to,
                 "export the merged model: leave out --adapter");
   if (lora.dora)
     throw Error(ExitCode::model, "a GGUF file of an adapter holds no magnitudes (lora.dora)", to,
@@ -282,7 +286,7 @@ void write_folder(ParameterSource& weights, const ExportSource& source, const Ex
 }
 
 void write_gguf_adapter(const ExportSource& source, const ExportJob& job) {
-  check_gguf_adapter(source.lora, job.to);
+  check_gguf_adapter(source.model, source.lora, job.to);
   const Family& family = family_named(source.model.family);
   const TensorMap map = family.tensor_map(source.model);
   std::vector<GgufFactors> factors;
@@ -305,12 +309,13 @@ void write_adapter(const ExportSource& source, const ExportJob& job) {
   folder.commit(listing(job, folder.writing()));
 }
 
-void write_model(const ExportSource& source, const ExportJob& job) {
+void write_model(ExportSource source, const ExportJob& job) {
   if (job.is_adapter) return write_adapter(source, job);
-  const std::shared_ptr<ParameterSource> weights =
-      source.lora.is_on()
-          ? std::shared_ptr<ParameterSource>(merged(source.weights, source.adapter, source.model, source.lora))
-          : source.weights;
+  std::shared_ptr<ParameterSource> weights = source.weights;
+  if (source.lora.is_on()) {
+    weights = merged(source.weights, source.adapter, source.model, source.lora);
+    if (unties_head(source.model, source.lora)) source.model.tied_head = false;
+  }
   is_gguf(job.to) ? write_gguf(*weights, source, job) : write_folder(*weights, source, job);
   if (!source.tokenizer.empty() && !has_tokenizer(source.tokenizer))
     print_warning(fmt::format("exported without a tokenizer: there is none in {}", source.tokenizer));
@@ -355,7 +360,7 @@ void check_export(const Config& config, const RunMark* run, const std::string& r
   if (!model.empty()) check_target(model, config.run.export_dtype, run);
   if (is_gguf(model)) check_gguf(config.model, tokenizer_of(config));
   if (!adapter.empty()) check_target(adapter, "f32", run);
-  if (is_gguf(adapter)) check_gguf_adapter(config.lora, adapter);
+  if (is_gguf(adapter)) check_gguf_adapter(config.model, config.lora, adapter);
   if (is_gguf(adapter)) check_gguf_names(config.model);
 }
 

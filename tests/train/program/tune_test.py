@@ -10,6 +10,7 @@ import tempfile
 import tomllib
 
 import harness
+from tasks_test import rows_of
 from terminal_test import TEMPLATE
 
 LIMIT_S = 120
@@ -74,6 +75,33 @@ def trains(train):
             found = {key: value[0] if isinstance(value, list) and len(value) == 1 else value for key, value in keys[table].items()}
             problems += [] if found == content else [f"{table} is {keys[table]}"]
         problems += [] if keys["train"]["epochs"] == 1 and keys["train"]["global_batch"] == 4 else [f"train is {keys['train']}"]
+    return problems
+
+
+def evaluates(train):
+    """Tasks of run.evaluate are in the validations of what tune trains, at any number of ranks, as `evaluate` finds them; the file names them for every folder."""
+    problems = []
+    with Folder(train) as folder:
+        folder.lines("counts.jsonl", [{"prompt": f"what is {i}", "choices": [f" {i} is {i}", " the end"], "answer": i % 2} for i in range(6)])
+        folder.lines("says.jsonl", [{"prompt": "what is 2", "answer": "2", "max_tokens": 3}] * 2)
+        (folder.path / "files").mkdir()
+        words = ("--set", 'run.evaluate=["counts.jsonl", "says.jsonl"]', "--set", "run.validate_every=2", "--set", "train.deterministic=true", "--set", "train.micro_batch=1",
+                 "--out", "files/with.toml")
+        seen = []
+        for ranks in (None, 3):
+            result = folder.tune(*words, ranks=ranks)
+            out = folder.path / "runs" / f"with-{len(seen) + 1}"
+            metrics = harness.read_metrics(out) if result.code == 0 else []
+            told = {line["step"]: {key: value for key, value in line.items() if key.startswith("task/")} for line in metrics}
+            problems += [] if [step for step in told if told[step]] == [2, 3] and "  counts acc" in result.out else [f"tasks of {told}: {result}"]
+            seen.append(told)
+        problems += [] if seen[0] == seen[1] and len(seen[0].get(3, {})) == 3 else [f"other figures at 3 ranks: {seen}"]
+        alone = harness.run([train, "evaluate", out, "counts.jsonl", "says.jsonl"], LIMIT_S, cwd=folder.path, env=ENV)
+        figures = {f"task/{task}/{metric}": value for (task, metric), (_, value, _) in rows_of(alone).items()}
+        problems += [] if figures and all(abs(seen[0][3][key] - figures[key]) < 6e-5 for key in seen[0][3]) else [f"evaluate says {figures}, the run {seen[0]}: {alone}"]
+        (folder.path / "elsewhere").mkdir()
+        again = harness.run([train, "../files/with.toml"], LIMIT_S, cwd=folder.path / "elsewhere", env=ENV)
+        problems += [] if again.code == 0 and harness.weights_hash(again.out) == harness.weights_hash(result.out) else [f"from another folder: {again}"]
     return problems
 
 
@@ -144,9 +172,88 @@ def refused(train):
         return problems + ([] if result.code == CANNOT_CREATE and "tune-Tiny-1B.toml" in result.last_error_line() and folder.written()["train"]["lr"] == 1e-5 else [str(result)])
 
 
+def adapter(folder, name, config, of="llama"):
+    """An adapter's folder: one of tests/data/lora, with other words in its file."""
+    to = folder.path / name
+    shutil.copytree(harness.ROOT / "tests" / "data" / "lora" / of, to)
+    said = json.loads((to / "adapter_config.json").read_text())
+    (to / "adapter_config.json").write_text(json.dumps({**said, **config}))
+    return f"lora.path={to}"
+
+
+def model_with(folder, name, config):
+    """The model's folder with other words in its config.json."""
+    shutil.copytree(folder.path / "Tiny-1B", folder.path / name)
+    said = json.loads((folder.path / name / "config.json").read_text())
+    (folder.path / name / "config.json").write_text(json.dumps({**said, **config}))
+    return name
+
+
+def wrong_inputs(train):
+    """A fine-tuner's mistakes in chats, templates, pairs, adapters, models, keys and tasks: one line each, with what, where and the documented code."""
+    problems = []
+    user, answer = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "good day"}
+    good = {"messages": [user, answer]}
+    with Folder(train) as folder:
+        for name, lines in (("no-role", [good, {"messages": [user, {"content": "a"}]}]), ("names", [{"messages": [{"from": "human", "value": "a"}, answer]}]),
+                            ("unknown-role", [{"messages": [user, {"role": "gpt", "content": "a"}]}]), ("empty", [{"messages": [user, {"role": "assistant", "content": ""}]}]),
+                            ("no-answer", [{"messages": [user]}]), ("no-list", [{"messages": "hi"}]), ("tools", [{**good, "tools": [{"type": "function"}]}]),
+                            ("image", [{"messages": [{"role": "user", "content": [{"type": "image", "url": "x"}]}, answer]}]), ("good", [good] * 4),
+                            ("same", [{"prompt": "a", "chosen": "b", "rejected": "b"}]), ("half", [{"prompt": "a", "chosen": "b", "rejected": "c"}, {"prompt": "a", "chosen": "b"}]),
+                            ("pairs", [{"prompt": "a", "chosen": "b", "rejected": "c"}] * 4), ("answerless", [{"prompt": "a", "completion": "b"}, {"prompt": "a"}]),
+                            ("task", [{"question": "a"}])):
+            folder.lines(f"{name}.jsonl", lines)
+        (folder.path / "broken.jsonl").write_text(json.dumps(good) + '\n{"messages": [\n')
+        for name, text in (("loops", "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}"), ("unread", "{{ messages | xmlattr }}"), ("open", "{% if x %}")):
+            (folder.path / f"{name}.jinja").write_text(text)
+        plain = model_with(folder, "plain", {})
+        for file in ("chat_template.jinja", "tokenizer_config.json"):
+            (folder.path / plain / file).unlink(missing_ok=True)
+        chat = "good.jsonl"
+        rows = (("a message without a role", "no-role.jsonl", (), DATA, "messages[1] has no role"), ("another form of messages", "names.jsonl", (), DATA, "human: user, gpt: assistant"),
+                ("a role that the template does not know", "unknown-role.jsonl", (), DATA, 'the role "gpt"'), ("an empty answer", "empty.jsonl", (), DATA, "of the role assistant is empty"),
+                ("nobody who answers", "no-answer.jsonl", (), DATA, "no message of the role assistant"), ("messages that are no list", "no-list.jsonl", (), DATA, '"messages" is a JSON str'),
+                ("tools without a place", "tools.jsonl", (), DATA, "no place for them"), ("an image", "image.jsonl", (), DATA, 'of type "image"'),
+                ("a line that is no JSON", "broken.jsonl", (), DATA, "not JSON"),
+                ("a template that loops", chat, ("--set", "data.chat_template=loops.jinja"), DATA, "it takes more than"),
+                ("a template that is not read", chat, ("--set", "data.chat_template=unread.jinja"), MODEL, "the filter 'xmlattr' is not supported"),
+                ("a template without an end", chat, ("--set", "data.chat_template=open.jinja"), MODEL, "is no template"),
+                ("no template", chat, ("model", plain), MODEL, "has no chat template"),
+                ("a pair of the same", "same.jsonl", (), DATA, "chosen and rejected are the same"), ("half a pair", "half.jsonl", (), DATA, 'no field "rejected"'),
+                ("a prompt without an answer", "answerless.jsonl", (), DATA, 'no field "completion"'),
+                ("pairs without adapters", "pairs.jsonl", ("--lora", "0"), CONFIG, 'preference.loss = "dpo" without adapters'),
+                ("pairs beside what is trained whole", "pairs.jsonl", ("--set", 'lora.modules_to_save="lm_head"'), CONFIG, "lora.modules_to_save"),
+                ("an adapter of another model", chat, ("--set", adapter(folder, "other", {}, "gpt2")), MODEL, "not an adapter of this model"),
+                ("an adapter of another width", chat, ("--set", adapter(folder, "wide", {})), MODEL, "lora_A.weight is (4, 64), not (4, 32)"),
+                ("an adapter of another kind", chat, ("--set", adapter(folder, "loha", {"peft_type": "LOHA"})), MODEL, "peft_type"),
+                ("an adapter with biases", chat, ("--set", adapter(folder, "biased", {"bias": "lora_only"})), MODEL, "bias"),
+                ("a target that is not there", chat, ("--set", 'lora.targets="q_prj"'), CONFIG, "the nearest are q_proj"),
+                ("a rank above the sizes", chat, ("--lora", "4096"), CONFIG, "lora.rank 4096 is more than"),
+                ("magnitudes of an embedding", chat, ("--set", 'lora.targets=["embed_tokens"]', "--set", "lora.dora=true"), CONFIG, "lora.dora does not go with"),
+                ("a folder of a kind that is not read", chat, ("model", model_with(folder, "gptq", {"quantization_config": {"quant_method": "gptq", "bits": 4}})), MODEL, "quantization_config"),
+                ("a family that is not known", chat, ("model", model_with(folder, "rwkv", {"model_type": "rwkv"})), MODEL, "rwkv"),
+                ("tasks without validations", chat, ("--set", "run.evaluate=task.jsonl"), CONFIG, "run.validate_every"),
+                ("a task of which nothing is known", chat, ("--set", "run.evaluate=task.jsonl", "--set", "run.validate_every=1"), DATA, "task.jsonl:1"),
+                ("tasks that are not there", chat, ("--set", "run.evaluate=none.jsonl", "--set", "run.validate_every=1"), DATA, "none.jsonl"))
+        before = sorted(path.name for path in folder.path.iterdir())
+        for number, (name, data, words, code, says) in enumerate(rows):
+            model = words[1] if words[:1] == ("model",) else "Tiny-1B"
+            more = () if words[:1] == ("model",) else words
+            rank = () if "--lora" in more else ("--lora", "4")
+            rank = rank if not any(word.startswith("lora.path") for word in more) else ("--lora", "0")
+            result = harness.run(harness.launch(2 if number % 5 == 4 else None, [train, "tune", model, data, *rank, *SMALL, *more]), LIMIT_S, cwd=folder.path, env=ENV)
+            problems += [] if result.code == code and says in result.last_error_line() and result.err.count("error:") == 1 else [f"{name}, {code} and {says!r} expected: {result}"]
+            made = [path.name for path in folder.path.iterdir() if path.name not in before]
+            problems += [] if not (folder.path / "runs").exists() else [f"{name}: a run was made: {made}"]
+            for path in made:
+                shutil.rmtree(folder.path / path) if (folder.path / path).is_dir() else (folder.path / path).unlink()
+        problems += [] if len(rows) >= 20 else ["fewer than twenty"]
+    return problems
+
+
 def main():
     harness.begin()
-    return harness.run_cases((trains, kinds, fits, refused))
+    return harness.run_cases((trains, evaluates, kinds, fits, refused, wrong_inputs))
 
 
 if __name__ == "__main__":
