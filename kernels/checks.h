@@ -237,13 +237,13 @@ inline double rotary(const Buffer& out, const Buffer& in, const AttentionDims& d
   const std::int64_t elems = tokens_of(dims) * qkv_width_of(dims);
   same_as("out", out, in);
   ZS_CHECK(in.elems == elems, "{} elements of qkv, expected {}", in.elems, elems);
-  ZS_CHECK(dims.head_dim % 2 == 0 && options.base >= 1, "rotary positions for head_dim {}, base {}", dims.head_dim,
-           options.base);
-  ZS_CHECK(options.first >= 0, "rotary positions from {} on", options.first);
+  ZS_CHECK(dims.head_dim % 2 == 0 && options.base >= 1 && options.first >= 0,
+           "rotary positions for head_dim {}, base {}, from {} on", dims.head_dim, options.base, options.first);
   const RotaryScaling& scaling = options.scaling;
-  ZS_CHECK(scaling.factor >= 1 && scaling.context >= 0 && (scaling.context == 0 || scaling.low < scaling.high),
-           "rotary positions scaled by {} between {} and {} turns of {} positions", scaling.factor, scaling.low,
-           scaling.high, scaling.context);
+  const bool has_ramp = scaling.last == 0 || (scaling.first >= 0 && scaling.first < scaling.last);
+  ZS_CHECK(has_ramp && scaling.factor >= 1 && scaling.context >= 0 && scaling.low < scaling.high,
+           "rotary positions scaled by {} between {} and {} turns of {} positions, pairs {} to {}", scaling.factor,
+           scaling.low, scaling.high, scaling.context, scaling.first, scaling.last);
   return std::pow(options.base, -2.0 / static_cast<double>(dims.head_dim));
 }
 

@@ -11,6 +11,7 @@
 #include "kernels/general_args.h"
 #include "kernels/no_target.h"
 #include "kernels/rotary_angle.h"
+#include "kernels/sink_kernels.h"
 #include "kernels/update_rules.h"
 #include "runtime/base/buffer.h"
 #include "runtime/base/shape.h"
@@ -161,6 +162,7 @@ struct KernelScratch {
 struct KernelTable {
   KernelScratch scratch;
   ExpertKernels experts;
+  SinkKernels sinks;
 
   /// fills with zero bytes / copies bytes
   void (*zero)(ExecContext& ctx, Buffer out);
@@ -276,9 +278,8 @@ struct KernelTable {
   /// f32; the turn is f32. head_dim is even; out may be in.
   void (*rotary)(ExecContext& ctx, Buffer out, Buffer in, const AttentionDims& dims, const RotaryOptions& options);
 
-  /// Causal softmax(q k^T / sqrt(head_dim)) v, over the window of each query, blocked with an online softmax (Dao et
-  /// al. 2022): never a (time, time) matrix. out (batch, time, heads, head_dim); lse f32 (batch, heads, time):
-  /// log-sum-exp of each row's scaled scores
+  /// Causal softmax(q k^T / sqrt(head_dim)) v over each query's window, by an online softmax (Dao et al. 2022). out
+  /// (batch, time, heads, head_dim); lse f32 (batch, heads, time): log-sum-exp of each row's scaled scores
   void (*attention_forward)(ExecContext& ctx, Buffer out, Buffer lse, Buffer qkv, const AttentionDims& dims);
   /// dqkv (as qkv) from dout, recomputing the probabilities block by block from lse
   void (*attention_backward)(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, Buffer qkv, Buffer lse,

@@ -18,16 +18,26 @@ static constexpr double rotary_turns(double ratio, std::int64_t pair) {
 /// Scaling that turns positions beyond those of a first training by less: all angles by 1 / factor (Chen et al. 2023,
 /// position interpolation), or, with a context, so many positions of that training, as Llama 3.1 does it: pairs that
 /// turn less than `low` times in the context by 1 / factor, those that turn more than `high` times as before, and what
-/// lies between by a mean of both.
+/// lies between by a mean of both; or, with the end of a ramp, by which pair it is (Peng et al. 2023, YaRN): pairs up
+/// to `first` turn as before, those from `last` on by 1 / factor, and queries and keys are multiplied with `amplitude`.
 struct RotaryScaling {
   double factor = 1;  // 1: none
   double low = 1, high = 4;
   std::int64_t context = 0;
+  double first = 0, last = 0;  // pairs, which need not be integers; last 0: there is no ramp
+  float amplitude = 1;
 };
 
-static constexpr double scaled_turns(double turns, const RotaryScaling& scaling) {
+static constexpr double scaled_turns(double turns, std::int64_t pair, const RotaryScaling& scaling) {
   if (scaling.factor == 1) return turns;
   const double slow = turns / scaling.factor;
+  if (scaling.last > 0) {
+    const double along = (static_cast<double>(pair) - scaling.first) / (scaling.last - scaling.first),
+                 part = along < 0   ? 0
+                        : along > 1 ? 1
+                                    : along;
+    return part * slow + (1 - part) * turns;
+  }
   if (scaling.context == 0) return slow;
   const double times = static_cast<double>(scaling.context) * turns;
   if (times < scaling.low) return slow;

@@ -79,10 +79,10 @@ void forward_queries(const Attention& args, const ForwardScratch& s, std::int64_
   }
   const std::int64_t rows = min_of(kTile, dims.time - first);
   for (std::int64_t r = 0; r < rows; ++r) {
-    const float sum = sum_row(s.lane_sums + r * kLanes), inverse = 1.0f / sum;
+    const RowEnd end = end_of_row(sum_row(s.lane_sums + r * kLanes), s.largest[r], args.sinks, pair % dims.heads);
     T* out = elements<T>(args.out) + place.out + (first + r) * place.out_stride;
-    for (std::int64_t d = 0; d < dims.head_dim; ++d) out[d] = from_float<T>(s.result[r * width + d] * inverse);
-    args.lse[pair * dims.time + first + r] = s.largest[r] + __builtin_logf(sum);
+    for (std::int64_t d = 0; d < dims.head_dim; ++d) out[d] = from_float<T>(s.result[r * width + d] * end.factor);
+    args.lse[pair * dims.time + first + r] = end.lse;
   }
 }
 
@@ -123,6 +123,7 @@ void attention_forward(int threads, const Attention& args) {
 void fill_attention(Isa& isa) {
   isa.attention_forward = attention_forward;
   isa.attention_backward = attention_backward;
+  isa.attention_dsinks = attention_dsinks;
 }
 
 }  // namespace zs::cpu::ZS_ISA
@@ -168,12 +169,45 @@ void attention_backward(ExecContext& ctx, Buffer dqkv, Buffer dout, Buffer out, 
   isa().attention_backward(ctx.threads(), args);
 }
 
+void check_sinks(const Buffer& sinks, const AttentionDims& dims) {
+  ZS_CHECK(sinks.elems == dims.heads, "{} sinks for {} heads", sinks.elems, dims.heads);
+}
+
+void forward_with_sinks(ExecContext& ctx, Buffer out, Buffer lse, Buffer qkv, Buffer sinks, const AttentionDims& dims) {
+  check_sinks(sinks, dims);
+  Attention args = attention_args(ctx, out, lse, qkv, dims);
+  args.sinks = data_of(sinks);
+  isa().attention_forward(ctx.threads(), args);
+}
+
+void sinks_backward(ExecContext& ctx, Buffer dsinks, Buffer dout, Buffer out, Buffer lse, Buffer sinks,
+                    const AttentionDims& dims, float beta) {
+  check_sinks(sinks, dims);
+  checks::same_as("dout", dout, out);
+  ZS_CHECK(out.elems == lse.elems * dims.head_dim && dsinks.elems == dims.heads, "{} gradients, out {}, lse {}",
+           dsinks.elems, out.elems, lse.elems);
+  float* const sums = scratch(ctx, kFloat * dims.heads);
+  isa().attention_dsinks(ctx.threads(), sums,
+                         {.out = data_of(out),
+                          .qkv = {},
+                          .dout = data_of(dout),
+                          .dqkv = {},
+                          .lse = floats_of(lse),
+                          .dims = dims,
+                          .scratch = nullptr,
+                          .scratch_elems = 0,
+                          .sinks = data_of(sinks)});
+  store_gradient(ctx, dsinks, sums, beta);
+}
+
 }  // namespace
 
 void fill_attention(KernelTable& table) {
   table.scratch.attention = attention_scratch;
   table.attention_forward = attention_forward;
   table.attention_backward = attention_backward;
+  table.sinks.forward = forward_with_sinks;
+  table.sinks.backward = sinks_backward;
 }
 
 }  // namespace zs::cpu

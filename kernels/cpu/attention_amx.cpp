@@ -69,12 +69,12 @@ void store_queries(const Attention& args, const ForwardScratch& s, std::int64_t 
   for (std::int64_t r = 0; r < rows; ++r) {
     Lanes lanes;
     lanes.add(s.lane_sums + r * kLanes);
-    const float sum = reduce_sum(lanes), inverse = 1.0f / sum;
+    const RowEnd end = end_of_row(reduce_sum(lanes), s.scale * s.largest[r], args.sinks, pair % dims.heads);
     const float* result = s.result + r * s.width;
     Bf16* out = elements<Bf16>(args.out) + place.out + (first + r) * place.out_stride;
     for_each_vec(0, dims.head_dim,
-                 [=](std::int64_t d, auto part) { store(out + d, load(result + d, part) * inverse, part); });
-    args.lse[pair * dims.time + first + r] = s.scale * s.largest[r] + __builtin_logf(sum);
+                 [=](std::int64_t d, auto part) { store(out + d, load(result + d, part) * end.factor, part); });
+    args.lse[pair * dims.time + first + r] = end.lse;
   }
 }
 

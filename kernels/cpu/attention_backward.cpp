@@ -118,7 +118,38 @@ void backward_group(const Attention& args, HeadGroup group, Scratch scratch) {
   }
 }
 
+/// Gradient of a head's sink, which has a probability in each row and no value: minus the sum of that times delta.
+template <class T>
+float dsink_of(const Attention& args, std::int64_t head) {
+  const AttentionDims& dims = args.dims;
+  const float sink = sink_of(args.sinks, head);
+  double sum = 0;
+  for (std::int64_t batch = 0; batch < dims.batch; ++batch) {
+    const std::int64_t pair = batch * dims.heads + head;
+    const HeadPlace place = head_place(dims, pair);
+    for (std::int64_t t = 0; t < dims.time; ++t) {
+      const std::int64_t at = place.out + t * place.out_stride;
+      const T *const out = elements<const T>(args.out) + at, *const dout = elements<const T>(args.dout) + at;
+      const float delta = lane_sum<kOwnOrder<T>>(
+          dims.head_dim, [=](std::int64_t d, auto part) { return load(dout + d, part) * load(out + d, part); });
+      sum -= static_cast<double>(exp_of(sink - args.lse[pair * dims.time + t]) * delta);
+    }
+  }
+  return static_cast<float>(sum);
+}
+
 }  // namespace
+
+void attention_dsinks(int threads, float* sums, const Attention& args) {
+  const std::int64_t rows = args.dims.batch * args.dims.time;
+  with_type(args.out, [&](auto tag) {
+    using T = decltype(tag);
+    parallel_ranges(split_rows(threads, args.dims.heads, rows * args.dims.head_dim),
+                    [=](std::int64_t begin, std::int64_t end) {
+                      for (std::int64_t head = begin; head < end; ++head) sums[head] = dsink_of<T>(args, head);
+                    });
+  });
+}
 
 void attention_backward(int threads, const Attention& args) {
 #if defined(__AMX_BF16__)

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/cpu/lanes.h"
+#include "kernels/cpu/vec_math.h"
 
 /// Products of small row-major tiles, held in vector registers.
 namespace zs::cpu::ZS_ISA {
@@ -174,8 +175,24 @@ inline void for_each_group(int threads, const Attention& args, F f) {
   });
 }
 
+/// Factor of what a row has gathered, and the row's log-sum-exp.
+struct RowEnd {
+  float factor, lse;
+};
+inline float sink_of(const Data& sinks, std::int64_t head) {
+  return sinks.is_bf16 ? to_float(elements<const Bf16>(sinks)[head]) : elements<const float>(sinks)[head];
+}
+/// End of a row of `head` whose exponentials of scores less the largest add up to `sum`.
+inline RowEnd end_of_row(float sum, float largest, const Data& sinks, std::int64_t head) {
+  if (sinks.address == nullptr) return {1.0f / sum, largest + __builtin_logf(sum)};
+  const float sink = sink_of(sinks, head), most = sink > largest ? sink : largest, shrink = exp_of(largest - most),
+              all = sum * shrink + exp_of(sink - most);
+  return {shrink / all, most + __builtin_logf(all)};
+}
+
 /// The loops of the other files of attention.
 void attention_backward(int threads, const Attention& args);
+void attention_dsinks(int threads, float* sums, const Attention& args);
 #if defined(__AMX_BF16__)
 /// bf16 only.
 void attention_forward_amx(int threads, const Attention& args);

@@ -81,6 +81,7 @@ struct Attention {
   AttentionDims dims;
   float* scratch;
   std::int64_t scratch_elems;
+  Data sinks = {};  ///< null: none
 };
 
 /// See KernelTable; scores: first + dims.time + head_dim floats for each query.
@@ -89,6 +90,7 @@ struct CachedAttention {
   float* scores;
   AttentionDims dims;
   std::int64_t first;
+  Data sinks = {};  ///< null: none
 };
 
 struct CrossEntropy {
@@ -183,6 +185,8 @@ struct Isa {
   void (*attention_forward)(int threads, const Attention& args);
   void (*attention_backward)(int threads, const Attention& args);
   void (*attention_cached)(int threads, const CachedAttention& args);
+  /// sums (heads) := the gradient of the sinks; args: dout, out, lse, sinks
+  void (*attention_dsinks)(int threads, float* sums, const Attention& args);
   void (*cross_entropy_forward)(int threads, const CrossEntropy& args);
   void (*cross_entropy_backward)(int threads, const CrossEntropy& args);
   double (*sum)(int threads, const float* in, std::int64_t n);

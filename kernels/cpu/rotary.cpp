@@ -17,20 +17,20 @@ Angles angles_of(const Rotary& args) {
   const std::int64_t pairs = args.dims.head_dim / 2;
   float* const mine = args.scratch + omp_get_thread_num() * rotary_scratch_elems(args.dims);
   const Angles angles{reinterpret_cast<double*>(mine), mine + 2 * pairs, mine + 3 * pairs, pairs};
-  for (std::int64_t i = 0; i < pairs; ++i) angles.turns[i] = scaled_turns(rotary_turns(args.ratio, i), args.scaling);
+  for (std::int64_t i = 0; i < pairs; ++i) angles.turns[i] = scaled_turns(rotary_turns(args.ratio, i), i, args.scaling);
   return angles;
 }
 
 template <Order kOrder>
-void turn_to(const Angles& angles, std::int64_t position, bool is_inverse) {
+void turn_to(const Angles& angles, std::int64_t position, bool is_inverse, float amplitude) {
   const double steps = static_cast<double>(is_inverse ? -position : position);
   double* const turns = angles.turns;
   float *const cosines = angles.cosines, *const sines = angles.sines;
 #pragma omp simd
   for (std::int64_t i = 0; i < angles.pairs; ++i) {
     const Rotation rotation = rotation_by(steps * turns[i]);
-    cosines[i] = rotation.cosine;
-    sines[i] = rotation.sine;
+    cosines[i] = amplitude * rotation.cosine;
+    sines[i] = amplitude * rotation.sine;
   }
   if (kOrder == Order::in_line) return;
   lay_out<kOrder>(cosines, cosines, angles.pairs);
@@ -59,7 +59,7 @@ void rotary(int threads, const Rotary& args) {
     parallel_ranges(split_rows(threads, dims.time, dims.batch * width), [=](std::int64_t begin, std::int64_t end) {
       const Angles angles = angles_of(args);
       for (std::int64_t t = begin; t < end; ++t) {
-        turn_to<kOwnOrder<T>>(angles, args.first + t, args.is_inverse);
+        turn_to<kOwnOrder<T>>(angles, args.first + t, args.is_inverse, args.scaling.amplitude);
         for (std::int64_t b = 0; b < dims.batch; ++b) {
           const T* const in = elements<const T>(args.in) + (b * dims.time + t) * width;
           T* const out = elements<T>(args.out) + (b * dims.time + t) * width;

@@ -31,8 +31,11 @@ __device__ void rotary(const RotaryArgs& args) {
   const std::int64_t token = blockIdx.x, first = token * (args.turned + args.kept);
   const std::int64_t steps = args.first + token % args.time;
   const double position = static_cast<double>(args.is_inverse ? -steps : steps);
-  for (std::int64_t i = threadIdx.x; i < pairs; i += kThreads)
-    rotations[i] = rotation_by(position * scaled_turns(rotary_turns(args.ratio, i), args.scaling));
+  for (std::int64_t i = threadIdx.x; i < pairs; i += kThreads) {
+    rotations[i] = rotation_by(position * scaled_turns(rotary_turns(args.ratio, i), i, args.scaling));
+    rotations[i].cosine *= args.scaling.amplitude;
+    rotations[i].sine *= args.scaling.amplitude;
+  }
   __syncthreads();
   for (std::int64_t i = threadIdx.x; i < args.turned / args.head_dim * packs; i += kThreads) {
     const std::int64_t pair = i % packs * kRowElems, head = first + i / packs * args.head_dim;

@@ -20,12 +20,13 @@ const Family& olmo2_family();
 const Family& phi3_family();
 const Family& smollm3_family();
 const Family& gemma3_family();
+const Family& gpt_oss_family();
 
 std::span<const Family* const> families() {
-  static const std::array all = {&gpt2_family(),  &llama_family(),   &mistral_family(),   &qwen2_family(),
-                                 &qwen3_family(), &mixtral_family(), &qwen2_moe_family(), &qwen3_moe_family(),
-                                 &olmoe_family(), &olmo2_family(),   &phi3_family(),      &smollm3_family(),
-                                 &gemma3_family()};
+  static const std::array all = {&gpt2_family(),   &llama_family(),   &mistral_family(),   &qwen2_family(),
+                                 &qwen3_family(),  &mixtral_family(), &qwen2_moe_family(), &qwen3_moe_family(),
+                                 &olmoe_family(),  &olmo2_family(),   &phi3_family(),      &smollm3_family(),
+                                 &gemma3_family(), &gpt_oss_family()};
   return all;
 }
 

@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -11,14 +10,10 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char *kTypes = "layer_types", *kRope = "rope_parameters", *kLocalBase = "rope_local_base_freq",
+constexpr const char *kRope = "rope_parameters", *kLocalBase = "rope_local_base_freq",
                      *kScalar = "query_pre_attn_scalar", *kActivation = "hidden_activation",
                      *kGelu = "gelu_pytorch_tanh", *kFull = "full_attention", *kSliding = "sliding_attention",
                      *kBase = "rope_theta", *kModelType = "gemma3_text";
-
-bool is_global(const ModelConfig& model, std::int64_t layer) {
-  return std::find(model.global_layers.begin(), model.global_layers.end(), layer) != model.global_layers.end();
-}
 
 std::unique_ptr<LanguageModel> make_gemma3(const ModelConfig& model) {
   TransformerOptions options = rotary_decoder(model);
@@ -36,22 +31,6 @@ std::unique_ptr<LanguageModel> make_gemma3(const ModelConfig& model) {
       own.attention.rotary = RotaryOptions{.base = model.local_rotary_base};
   };
   return std::make_unique<Transformer>(options);
-}
-
-/// Layers that see all tokens: those of layer_types, or every sixth.
-std::vector<std::int64_t> global_layers(const HfConfig& config, std::int64_t layers) {
-  const char* const key = config.has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
-  const std::int64_t pattern = config.integer(key, 6);
-  const json* const types = config.has(kTypes) ? &config.document().at(kTypes) : nullptr;
-  if (types != nullptr && (!types->is_array() || std::ssize(*types) != layers)) config.refuse(kTypes);
-  std::vector<std::int64_t> global;
-  for (std::int64_t layer = 0; layer < std::min(layers, kMostLayers); ++layer) {
-    const json type = types == nullptr ? json((layer + 1) % pattern == 0 ? kFull : kSliding)
-                                       : types->at(static_cast<std::size_t>(layer));
-    if (type != kFull && type != kSliding) config.refuse(kTypes);
-    if (type == kFull) global.push_back(layer);
-  }
-  return global;
 }
 
 /// The configuration as one for global layers alone has it. transformers 5 writes positions by kinds of layers, those
@@ -87,9 +66,9 @@ ModelConfig gemma3_from_config(const HfConfig& config) {
                                           .is_tied = true});
   model.local_rotary_base = own.local_rotary_base;
   if (config.number(kScalar, 256) != static_cast<double>(model.head_dim)) config.refuse(kScalar);
-  model.global_layers = global_layers(config, model.layers);
-  const bool is_windowed = std::ssize(model.global_layers) < model.layers;
-  if (is_windowed) model.window = config.integer("sliding_window", 4096);
+  const char* const pattern =
+      config.has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
+  take_global_layers(config, model, {.every = config.integer(pattern, 6), .window = 4096});
   take_default_padding(config, model, 0);
   return model;
 }
@@ -100,9 +79,7 @@ nlohmann::ordered_json gemma3_to_config(const ModelConfig& model) {
   config["model_type"] = kModelType;
   config[kActivation] = kGelu;
   config[kScalar] = config["head_dim"];
-  config[kTypes] = json::array();
-  for (std::int64_t layer = 0; layer < model.layers; ++layer)
-    config[kTypes].push_back(is_global(model, layer) || model.window == 0 ? kFull : kSliding);
+  add_layer_types(config, model);
   config[kLocalBase] = model.local_rotary_base;  // readers of the older form find it here
   config[kRope] = {{kFull, config[kRope]}, {kSliding, {{kBase, model.local_rotary_base}, {"rope_type", "default"}}}};
   return config;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "model/families/rotary_decoder.h"
 #include "model/json/strict_json.h"
 #include "model/weights/regular_file.h"
 
@@ -56,11 +57,30 @@ bool is_neutral(const json& value, double neutral) {
   return value.empty();
 }
 
-/// True of weights that bitsandbytes has in NF4, which are read (model/weights/nf4_tensor.h).
-bool is_nf4(const json& quantization) {
+/// True of weights in a format that is read (model/weights/quantized_tensor.h).
+bool is_read(const json& quantization) {
+  if (quantization.is_object() && quantization.value("quant_method", json()) == "mxfp4") return true;
   return quantization.is_object() && quantization.value("quant_method", json()) == "bitsandbytes" &&
          quantization.value("load_in_4bit", json()) == true &&
          quantization.value("bnb_4bit_quant_type", json()) == "nf4";
+}
+
+/// Positions of a model's first training; outside the settings of rotary positions it goes before the one within.
+constexpr const char* kFirstContext = "original_max_position_embeddings";
+
+/// Takes the ramp of YaRN.
+void take_yarn(const HfConfig& config, const HfConfig& rope, ModelConfig& model) {
+  for (const char* const key : {"mscale", "mscale_all_dim"})
+    if (rope.has(key)) rope.refuse(key);
+  model.rotary_high = rope.number("beta_fast", 32);
+  model.rotary_low = rope.number("beta_slow", 1);
+  model.rotary_truncate = rope.boolean("truncate", true);
+  model.rotary_context = config.integer(kFirstContext, rope.integer(kFirstContext, model.context));
+  const RotaryScaling scaling = rotary_scaling_of(model);
+  if (!(model.rotary_low > 0) || !(scaling.first < scaling.last))
+    rope.refuse(rope.has(kFirstContext) ? kFirstContext : "rope_type");
+  if (rope.has("attention_factor") && static_cast<float>(rope.number("attention_factor", 1)) != scaling.amplitude)
+    rope.refuse("attention_factor");
 }
 
 /// Takes how the model's positions are stretched. transformers 5 writes all of it in rope_parameters, and reads
@@ -76,18 +96,18 @@ void take_rotary(const HfConfig& config, ModelConfig& model, double base) {
   const std::string type = rope.text("rope_type", rope.text("type", "default"));
   model.rotary_scaling = type == "default" ? "none" : type;
   if (type == "default") return;
-  if (type != "linear" && type != "llama3") rope.refuse(rope.has("rope_type") ? "rope_type" : "type");
+  if (type != "linear" && type != "llama3" && type != "yarn") rope.refuse(rope.has("rope_type") ? "rope_type" : "type");
   rope.need("factor", type);
   model.rotary_factor = rope.number("factor", 1);
   if (!(model.rotary_factor >= 1)) rope.refuse("factor");
   if (type == "linear") return;
+  if (type == "yarn") return take_yarn(config, rope, model);
   rope.need("low_freq_factor", type);
   rope.need("high_freq_factor", type);
   model.rotary_low = rope.number("low_freq_factor", 1);
   model.rotary_high = rope.number("high_freq_factor", 4);
   if (!(model.rotary_low < model.rotary_high)) rope.refuse("low_freq_factor");
-  constexpr const char* kContext = "original_max_position_embeddings";  // outside it goes before the one within
-  model.rotary_context = config.integer(kContext, rope.integer(kContext, model.context));
+  model.rotary_context = config.integer(kFirstContext, rope.integer(kFirstContext, model.context));
 }
 
 /// Padding token, whose embedding has no gradient where it is looked up; -1: there is none. Below 0 it counts from the
@@ -209,7 +229,7 @@ void HfConfig::refuse_foreign(std::span<const std::string_view> own) const {
     if (std::find(own.begin(), own.end(), key) != own.end()) continue;
     const json* const value = find(key);
     if (value == nullptr || is_neutral(*value, neutral)) continue;
-    if (std::string_view(key) != "quantization_config" || !is_nf4(*value)) refuse(key);
+    if (std::string_view(key) != "quantization_config" || !is_read(*value)) refuse(key);
   }
 }
 
@@ -239,7 +259,13 @@ nlohmann::ordered_json rotary_to_config(const ModelConfig& model, const char* ar
   if (model.rotary_scaling == "llama3") {
     rope["low_freq_factor"] = model.rotary_low;
     rope["high_freq_factor"] = model.rotary_high;
-    rope["original_max_position_embeddings"] = model.rotary_context;
+    rope[kFirstContext] = model.rotary_context;
+  }
+  if (model.rotary_scaling == "yarn") {
+    rope["beta_fast"] = model.rotary_high;
+    rope["beta_slow"] = model.rotary_low;
+    rope["truncate"] = model.rotary_truncate;
+    rope[kFirstContext] = model.rotary_context;
   }
   nlohmann::ordered_json config = {{"architectures", {architecture}},
                                    {"model_type", model.family},

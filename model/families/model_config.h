@@ -21,6 +21,7 @@ struct ModelConfig {
   std::string rotary_scaling = "none";
   double rotary_factor = 8, rotary_low = 1, rotary_high = 4;
   std::int64_t rotary_context = 8192;
+  bool rotary_truncate = true;
   std::int64_t pad_token_id = -1;
   std::vector<std::int64_t> no_rope_layers = {};
   std::vector<std::int64_t> global_layers = {};

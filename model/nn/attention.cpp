@@ -79,6 +79,8 @@ Attention::Attention(std::string path, const AttentionOptions& options)
                               LinearOptions{.has_bias = options_.has_qkv_bias})),
       q_norm_(make_qk_norm("q_norm", options_.heads)),
       k_norm_(make_qk_norm("k_norm", options_.kv_heads)),
+      sinks_(options_.has_sinks ? &add_parameter("sinks", {options_.heads}, {.normal_std = kWeightDeviation}, false)
+                                : nullptr),
       dropout_(make_child<Dropout>("dropout", options_.dropout)),
       out_(make_child<Linear>("out", options_.heads * options_.head_dim, options_.width,
                               LinearOptions{.has_bias = options_.has_bias, .init = options_.out_init})) {
@@ -104,6 +106,7 @@ Attention::OwnHeads Attention::own_heads() const {
            "cut it over a number of ranks that divides both");
   if (dropout_.is_active())
     refuse("drops probabilities, which each rank would draw for its heads alike", "use no dropout of attention");
+  if (sinks_ != nullptr && sinks_->part().is_whole()) refuse("its sinks are whole", "cut them on dim 0, too");
   return {options_.heads / part.count, options_.kv_heads / part.count, qkv_.find_ranks()};
 }
 
@@ -167,11 +170,22 @@ Tensor Attention::heads(const Tensor& x, const Documents& documents, const Tenso
       throw UsageError(fmt::format("attention \"{}\" with a cache {}", path(), mask ? "and a mask" : "is not causal"),
                        "a cache is of tokens that see those before them, all or a window of them");
     const Tensor rows = cache_->rows(this, qkv.context(), 2 * own.kv_heads * options_.head_dim, qkv.dtype());
-    return cached_attention(
-        qkv, rows, {.first = cache_->seen(), .heads = own.heads, .kv_heads = own.kv_heads, .window = options_.window});
+    return cached_attention(qkv, rows,
+                            {.first = cache_->seen(),
+                             .heads = own.heads,
+                             .kv_heads = own.kv_heads,
+                             .window = options_.window,
+                             .sinks = sinks_});
   }
   if (dropout_.is_active() || !options_.is_causal || mask) return composed(qkv, own, documents, mask);
-  return causal_attention(qkv, own.heads, own.kv_heads, options_.window, documents);
+  return causal_attention(qkv, own.heads, own.kv_heads, options_.window, documents, sinks_);
+}
+
+/// softmax() of scores (B, heads, T, T) beside each head's sink, of which the sink's share is left out.
+Tensor Attention::softmax_with_sinks(const Tensor& scores) {
+  const Shape& shape = scores.shape();
+  const Tensor sinks = cast(as_tensor(scores.context(), *sinks_), scores.dtype()).reshape({1, shape[1], 1, 1});
+  return slice(softmax(concat({scores, expand(sinks, {shape[0], shape[1], shape[2], 1})}, 3)), 3, 0, shape[3]);
 }
 
 /// Attention of general ops, which keep the probabilities: each of them can be dropped, or be 0.
@@ -188,7 +202,8 @@ Tensor Attention::composed(const Tensor& qkv, const OwnHeads& own, const Documen
   Tensor seen = where(seen_by(qkv.context(), {batch, tokens}, options_, documents),
                       scores.reshape({batch, own.heads, tokens, tokens}), kUnseen);
   if (mask) seen = where(mask, seen, kUnseen);
-  const Tensor kept = dropout_(softmax(seen)).reshape({batch, groups, each * tokens, tokens});
+  const Tensor shares = sinks_ != nullptr ? softmax_with_sinks(seen) : softmax(seen);
+  const Tensor kept = dropout_(shares).reshape({batch, groups, each * tokens, tokens});
   const Tensor y = matmul(kept, v).reshape({batch, own.heads, tokens, dim});
   return transpose(y, 1, 2).reshape({batch, tokens, own.heads * dim});
 }

@@ -16,6 +16,7 @@ void add_cuts(const Module& module, const std::string& prefix, const IsUnit& is_
     cut("qkv.*", 0);
     cut("out.weight", 1);
     if (attention->has_norm_of_all_heads()) cut("?_norm.weight", 0);
+    if (attention->has_sinks()) cut("sinks", 0);
   }
   if (const auto* const mlp = dynamic_cast<const Mlp*>(&module)) {
     cut(mlp->is_gated() ? "gate_up.*" : "up.*", 0);

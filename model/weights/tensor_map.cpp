@@ -39,6 +39,15 @@ std::vector<Block> blocks_of(std::int64_t begin, std::int64_t count, std::int64_
   return blocks;
 }
 
+std::vector<std::int64_t> shape_in_file(const TensorRule& rule, const Shape& parameter, std::int64_t rows) {
+  std::vector<std::int64_t> dims(parameter.dims().begin(), parameter.dims().end());
+  if (!dims.empty()) dims.front() = rows;
+  if (rule.matrices > 0) dims.front() /= rule.matrices;
+  if (rule.is_transposed) std::reverse(dims.begin(), dims.end());
+  if (rule.matrices > 0) dims.insert(dims.begin(), rule.matrices);
+  return dims;
+}
+
 std::string of_layer(const std::string& name, std::int64_t layer) {
   std::string written = name;
   if (const auto at = written.find("{}"); at != written.npos) written.replace(at, 2, fmt::format("{}", layer));

@@ -21,7 +21,15 @@ struct TensorRule {
   std::string parameter;
   std::vector<TensorPart> parts;
   bool is_transposed = false;  ///< a file has (columns, rows)
+  /// The rows are those of so many matrices, one below the other, and a file has them as its first dim: (matrices, rows
+  /// / matrices, ...), or, transposed, (matrices, ..., rows / matrices). 0: they are of one, which has no such dim.
+  std::int64_t matrices = 0;
+  /// A matrix's rows are so many runs of equal length, and a file has their first rows, then their second ones.
+  std::int64_t interleaved = 1;
 };
+
+/// Shape that files have of `rows` rows of a parameter.
+std::vector<std::int64_t> shape_in_file(const TensorRule& rule, const Shape& parameter, std::int64_t rows);
 
 /// Map of a model's parameters to the files of its family, for reading and writing. Names are those that are written.
 struct TensorMap {

@@ -94,10 +94,9 @@ std::vector<ExportedTensor> exported_tensors(const TensorMap& map, const std::ve
     std::int64_t row = 0;
     for (const TensorPart& part : rule.parts) {
       const std::int64_t rows = part.rows != 0 ? part.rows : rows_of(shape);
-      std::vector<std::int64_t> dims(shape.dims().begin(), shape.dims().end());
-      if (!dims.empty()) dims.front() = rows;
-      if (rule.is_transposed) std::reverse(dims.begin(), dims.end());
-      tensors.push_back({part.tensor, rule.parameter, Shape(dims), row, rows, columns_of(shape), rule.is_transposed});
+      tensors.push_back({part.tensor, rule.parameter, Shape(shape_in_file(rule, shape, rows)), row, rows,
+                         columns_of(shape), rule.is_transposed, std::max<std::int64_t>(1, rule.matrices),
+                         rule.interleaved});
       row += rows;
     }
     if (row > rows_of(shape))

@@ -32,8 +32,13 @@ struct ExportedTensor {
   Shape shape;  ///< as it is written
   std::int64_t row = 0, rows = 0, columns = 0;
   bool is_transposed = false;
+  std::int64_t matrices = 1, interleaved = 1;  ///< division of the rows: see TensorRule
 
   std::int64_t elems() const { return rows * columns; }
+  /// Row of a matrix that is written as the `place`-th.
+  std::int64_t row_at(std::int64_t place) const {
+    return place % interleaved * (rows / matrices / interleaved) + place / interleaved;
+  }
 };
 
 /// Tensors that a map makes of these parameters, by name. Every parameter must have its rule, and every rule its
@@ -41,7 +46,7 @@ struct ExportedTensor {
 std::vector<ExportedTensor> exported_tensors(const TensorMap& map, const std::vector<ParameterShape>& parameters);
 
 /// Hands a tensor's f32 values to `use(values, count)`, piece after piece in the order in which they are written; of
-/// one that is transposed the whole is read first.
+/// one that is transposed, or has rows elsewhere, a whole matrix is read first.
 template <class Use>
 void for_each_piece(ParameterSource& source, const ExportedTensor& tensor, std::int64_t piece_elems, const Use& use);
 
@@ -98,8 +103,8 @@ class OutputFolder {
 template <class Use>
 void for_each_piece(ParameterSource& source, const ExportedTensor& tensor, std::int64_t piece_elems, const Use& use) {
   const std::int64_t first = tensor.row * tensor.columns, count = tensor.elems();
-  std::vector<float> values(static_cast<std::size_t>(tensor.is_transposed ? count : std::min(count, piece_elems)));
-  if (!tensor.is_transposed) {
+  if (!tensor.is_transposed && tensor.interleaved == 1) {
+    std::vector<float> values(static_cast<std::size_t>(std::min(count, piece_elems)));
     for (std::int64_t done = 0; done < count; done += piece_elems) {
       const std::int64_t piece = std::min(piece_elems, count - done);
       source.read(tensor.parameter, first + done, piece, values.data());
@@ -107,16 +112,24 @@ void for_each_piece(ParameterSource& source, const ExportedTensor& tensor, std::
     }
     return;
   }
-  source.read(tensor.parameter, first, count, values.data());
-  const std::int64_t at_once = std::max<std::int64_t>(1, piece_elems / tensor.rows);
-  std::vector<float> turned(static_cast<std::size_t>(std::min(at_once, tensor.columns) * tensor.rows));
-  for (std::int64_t column = 0; column < tensor.columns; column += at_once) {
-    const std::int64_t columns = std::min(at_once, tensor.columns - column);
-    for (std::int64_t row = 0; row < tensor.rows; ++row)
-      for (std::int64_t i = 0; i < columns; ++i)
-        turned[static_cast<std::size_t>(i * tensor.rows + row)] =
-            values[static_cast<std::size_t>(row * tensor.columns + column + i)];
-    use(turned.data(), columns * tensor.rows);
+  const std::int64_t rows = tensor.rows / tensor.matrices, all_columns = tensor.columns;
+  const std::int64_t lines = tensor.is_transposed ? all_columns : rows,  // lines of the file, and their lengths
+      length = tensor.is_transposed ? rows : all_columns, at_once = std::max<std::int64_t>(1, piece_elems / length);
+  std::vector<float> values(static_cast<std::size_t>(rows * all_columns)),
+      turned(static_cast<std::size_t>(std::min(at_once, lines) * length));
+  for (std::int64_t matrix = 0; matrix < tensor.matrices; ++matrix) {
+    source.read(tensor.parameter, first + matrix * rows * all_columns, rows * all_columns, values.data());
+    for (std::int64_t line = 0; line < lines; line += at_once) {
+      const std::int64_t some = std::min(at_once, lines - line);
+      for (std::int64_t j = 0; j < length; ++j)
+        for (std::int64_t i = 0; i < some; ++i) {
+          const std::int64_t row = tensor.row_at(tensor.is_transposed ? j : line + i),
+                             column = tensor.is_transposed ? line + i : j;
+          turned[static_cast<std::size_t>(i * length + j)] =
+              values[static_cast<std::size_t>(row * all_columns + column)];
+        }
+      use(turned.data(), some * length);
+    }
   }
 }
 

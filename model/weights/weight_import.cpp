@@ -7,6 +7,7 @@
 #include <set>
 
 #include "model/json/strict_json.h"
+#include "model/weights/mxfp4_tensor.h"
 
 namespace zs {
 namespace {
@@ -16,13 +17,8 @@ constexpr std::int64_t kPieceElems = std::int64_t{1} << 18;
 
 std::string shape_of(const std::vector<std::int64_t>& dims) { return fmt::format("({})", fmt::join(dims, ", ")); }
 
-/// Shape that a file has of a part.
-std::vector<std::int64_t> wanted_shape(const TensorRule& rule, const Shape& parameter, std::int64_t rows) {
-  std::vector<std::int64_t> dims(parameter.dims().begin(), parameter.dims().end());
-  if (!dims.empty()) dims.front() = rows;
-  if (rule.is_transposed) std::reverse(dims.begin(), dims.end());
-  return dims;
-}
+/// Elements of short rows that are read at a time where only some of them are wanted.
+constexpr std::int64_t kShortElems = 256;
 
 }  // namespace
 
@@ -36,8 +32,11 @@ std::string WeightImport::name_in_files(const std::string& name, const TensorMap
   std::vector<std::string> names = {name};
   if (!map.prefix.empty() && name.starts_with(map.prefix)) names.push_back(name.substr(map.prefix.size()));
   if (!map.tied_head.empty() && name == map.token_embedding) names.push_back(map.tied_head);
-  for (const std::string& known : names)
+  for (const std::string& known : names) {
     if (files_.find(known) != nullptr) return known;
+    if (const std::string codes = known + std::string(Mxfp4Tensor::kBlocks); files_.find(codes) != nullptr)
+      return codes;
+  }
   return {};
 }
 
@@ -52,19 +51,22 @@ void WeightImport::match(const TensorMap& map, const std::vector<ParameterShape>
     const TensorRule& rule = *found->second;
     Place& place = places_[parameter.name];
     place.columns = columns_of(parameter.shape);
-    place.is_transposed = rule.is_transposed;
+    place.matrices = std::max<std::int64_t>(1, rule.matrices);
+    place.interleaved = rule.interleaved;
     std::int64_t row = 0;
     for (const TensorPart& part : rule.parts) {
       const std::int64_t rows = part.rows != 0 ? part.rows : rows_of(parameter.shape);
       const std::string name = name_in_files(part.tensor, map);
       used.insert(name);
       const auto* const tensor = files_.find(name);
-      const auto quantized = Nf4Tensor::find(files_, name);
+      const auto quantized = QuantizedTensor::find(files_, name);
       if (quantized)
         for (const std::string& other : quantized->others()) used.insert(other);
+      TensorRule stored = rule;
+      if (quantized && quantized->is_by_rows()) stored.is_transposed = false;
       if (tensor == nullptr) {
         problems.push_back("missing " + part.tensor);
-      } else if (const auto wanted = wanted_shape(rule, parameter.shape, rows);
+      } else if (const auto wanted = shape_in_file(stored, parameter.shape, rows);
                  (quantized ? quantized->shape() : tensor->shape) != wanted) {
         problems.push_back(fmt::format("{} is {}, not {}", name,
                                        quantized ? shape_of(quantized->shape()) : tensor->shape_text(),
@@ -72,7 +74,7 @@ void WeightImport::match(const TensorMap& map, const std::vector<ParameterShape>
       } else if (!quantized && !is_parameter_dtype(tensor->dtype)) {
         problems.push_back(fmt::format("{} is {}, not F32, F16 or BF16", name, name_of(tensor->dtype)));
       } else {
-        place.parts.push_back({name, tensor->dtype, row, rows, quantized});
+        place.parts.push_back({name, tensor->dtype, row, rows, stored.is_transposed, quantized});
       }
       row += rows;
     }
@@ -128,7 +130,7 @@ void WeightImport::read(const std::string& parameter, const Block& block, float*
                        last = std::min(block.row + block.rows, part.row + part.rows);
     if (first < last)
       read_part(place, part, {first, last - first, block.column, block.columns},
-                out + (first - block.row) * block.columns, block.columns);
+                out + (first - block.row) * block.columns);
     end = part.row + part.rows;
   }
   if (place.twin) check_twin(place, block, out);
@@ -136,32 +138,57 @@ void WeightImport::read(const std::string& parameter, const Block& block, float*
   std::fill_n(out + (block.rows - padding) * block.columns, padding * block.columns, 0.0f);
 }
 
-void WeightImport::read_part(const Place& place, const Part& part, const Block& block, float* out,
-                             std::int64_t out_columns) {
-  const std::int64_t row = block.row - part.row;
-  if (place.is_transposed) return read_transposed(part, row, block, out, out_columns);
-  if (block.columns == place.columns) return read_values(part, row * place.columns, out, block.rows * block.columns);
-  for (std::int64_t i = 0; i < block.rows; ++i)
-    read_values(part, (row + i) * place.columns + block.column, out + i * out_columns, block.columns);
+void WeightImport::read_part(const Place& place, const Part& part, const Block& block, float* out) {
+  const std::int64_t matrix_rows = part.rows / place.matrices, run = matrix_rows / place.interleaved;
+  std::int64_t row = block.row - part.row;
+  for (const std::int64_t end = row + block.rows; row < end;) {  // run after run
+    const std::int64_t matrix = row / matrix_rows, number = row % matrix_rows / run, at = row % run,
+                       rows = std::min(end - row, run - at);
+    const Lines lines{.matrix = matrix * matrix_rows * place.columns,
+                      .first = at * place.interleaved + number,
+                      .step = place.interleaved,
+                      .rows = rows,
+                      .length = matrix_rows};
+    if (part.is_transposed)
+      read_transposed(part, lines, block, out);
+    else
+      read_rows(part, lines, place.columns, block, out);
+    out += rows * block.columns;
+    row += rows;
+  }
 }
 
-/// Some columns at a time: in the file each is a row, of which this is a part.
-void WeightImport::read_transposed(const Part& part, std::int64_t row_in_part, const Block& block, float* out,
-                                   std::int64_t out_columns) {
-  const std::int64_t most = std::max<std::int64_t>(1, std::min<std::int64_t>(64, kPieceElems / block.rows));
-  columns_.resize(static_cast<std::size_t>(most * block.rows));
+void WeightImport::read_rows(const Part& part, const Lines& lines, std::int64_t columns, const Block& block,
+                             float* out) {
+  const std::int64_t begin = lines.matrix + lines.first * columns + block.column;
+  if (lines.step == 1 && block.columns == columns) return read_values(part, begin, out, lines.rows * columns);
+  const std::int64_t at_once = std::max<std::int64_t>(1, kShortElems / columns), apart = lines.step * columns;
+  for (std::int64_t row = 0; row < lines.rows; row += at_once) {
+    const std::int64_t rows = std::min(at_once, lines.rows - row), count = (rows - 1) * apart + block.columns;
+    lines_.resize(static_cast<std::size_t>(count));
+    read_values(part, begin + row * apart, lines_.data(), count);
+    for (std::int64_t i = 0; i < rows; ++i)
+      std::copy_n(lines_.begin() + i * apart, block.columns, out + (row + i) * block.columns);
+  }
+}
+
+/// Some columns at a time: in the file each is a line, of which the rows are a part.
+void WeightImport::read_transposed(const Part& part, const Lines& lines, const Block& block, float* out) {
+  const std::int64_t span = (lines.rows - 1) * lines.step + 1,
+                     most = std::max<std::int64_t>(1, std::min<std::int64_t>(64, kPieceElems / span));
+  lines_.resize(static_cast<std::size_t>(most * span));
   for (std::int64_t column = 0; column < block.columns; column += most) {
     const std::int64_t count = std::min(most, block.columns - column);
-    const std::int64_t first = (block.column + column) * part.rows + row_in_part;
-    if (block.rows == part.rows) {
-      read_values(part, first, columns_.data(), count * block.rows);
+    const std::int64_t first = lines.matrix + (block.column + column) * lines.length + lines.first;
+    if (span == lines.length) {
+      read_values(part, first, lines_.data(), count * span);
     } else {
       for (std::int64_t i = 0; i < count; ++i)
-        read_values(part, first + i * part.rows, columns_.data() + i * block.rows, block.rows);
+        read_values(part, first + i * lines.length, lines_.data() + i * span, span);
     }
-    for (std::int64_t row = 0; row < block.rows; ++row)
+    for (std::int64_t row = 0; row < lines.rows; ++row)
       for (std::int64_t i = 0; i < count; ++i)
-        out[row * out_columns + column + i] = columns_[static_cast<std::size_t>(i * block.rows + row)];
+        out[row * block.columns + column + i] = lines_[static_cast<std::size_t>(i * span + row * lines.step)];
   }
 }
 

@@ -66,14 +66,17 @@ Tensor cast(const Tensor& x, DType dtype);
 
 /// (B, T, (heads + 2 kv_heads) head_dim) interleaved q, k, v -> (B, T, heads head_dim). kv_heads: 0 for as many as
 /// heads, or a divisor of them. window: how many keys a query sees, its own token's the last of them; 0: all up to
-/// that. It sees none of another document: every document's results are the bits that it has alone.
+/// that. It sees none of another document: every document's results are the bits that it has alone. sinks (heads), or
+/// null: a logit more in the softmax of each of a head's rows, which has no value (OpenAI 2025, gpt-oss); on the CPU,
+/// elsewhere a UsageError.
 Tensor causal_attention(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads = 0, std::int64_t window = 0,
-                        const Documents& documents = {});
+                        const Documents& documents = {}, Parameter* sinks = nullptr);
 
 /// Options of cached_attention.
 struct CachedAttentionOptions {
   std::int64_t first = 0;  ///< position of the first token of qkv: so many rows of the cache count
   std::int64_t heads = 0, kv_heads = 0, window = 0;
+  Parameter* sinks = nullptr;
 };
 /// causal_attention of a sequence's tokens, (1, T, ...), of which the earlier ones' keys and values are rows of
 /// `cache`, (capacity, 2 kv_heads head_dim): a token's keys, then its values. Writes the rows of these tokens, too.

@@ -57,9 +57,10 @@ TEST_CASE("every family has filled in its kernels") {
   REQUIRE(cpu.matmul_gelu_backward == nullptr);
   REQUIRE(cpu.cross_entropy_in_place == nullptr);
   REQUIRE(missing(cpu) == 3);
-  // The kernels of mixtures of experts are the CPU's alone so far.
+  // The kernels of mixtures of experts, and of sinks, are the CPU's alone so far.
   REQUIRE(cuda_kernels().experts.route == nullptr);
-  REQUIRE(missing(cuda_kernels()) == 10);
+  REQUIRE(cuda_kernels().sinks.forward == nullptr);
+  REQUIRE(missing(cuda_kernels()) == 13);
 }
 
 TEST_CASE("every instruction set gives the same bits, element by element") {
@@ -269,9 +270,12 @@ TEST_CASE("every instruction set agrees on attention") {
   const std::int64_t elems = d.time * d.heads * d.head_dim;
   Values qkv = Values::random(DType::f32, 3 * elems, 1), dout = Values::random(DType::f32, elems, 2);
   Values scratch(DType::f32, cpu::attention_scratch_elems(d) + 16);
-  std::vector<double> first_out, first_gradient;
+  Values sinks = Values::random(DType::f32, d.heads, 3);
+  const bool has_sinks = GENERATE(false, true);
+  std::vector<double> first_out, first_gradient, first_dsinks;
   for (const Isa* isa : available()) {
-    Values out(DType::f32, elems), lse(DType::f32, d.heads * d.time), dqkv(DType::f32, 3 * elems);
+    Values out(DType::f32, elems), lse(DType::f32, d.heads * d.time), dqkv(DType::f32, 3 * elems),
+        dsinks(DType::f32, d.heads);
     const cpu::Attention args{.out = data(out),
                               .qkv = data(qkv),
                               .dout = data(dout),
@@ -279,16 +283,20 @@ TEST_CASE("every instruction set agrees on attention") {
                               .lse = lse.buffer().as<float>(),
                               .dims = d,
                               .scratch = scratch.buffer().as<float>(),
-                              .scratch_elems = cpu::attention_scratch_elems(d)};
+                              .scratch_elems = cpu::attention_scratch_elems(d),
+                              .sinks = has_sinks ? data(sinks) : cpu::Data{}};
     isa->attention_forward(1, args);
     isa->attention_backward(1, args);
+    if (has_sinks) isa->attention_dsinks(1, dsinks.buffer().as<float>(), args);
     if (first_out.empty()) {
       first_out = out.list();
       first_gradient = dqkv.list();
+      first_dsinks = dsinks.list();
     }
     INFO(isa->name);
     require_close(out, first_out, 2e-6);  // fused and separate products and sums round differently
     require_close(dqkv, first_gradient, 1e-5);
+    require_close(dsinks, first_dsinks, 1e-4);  // sums of 5000 products
   }
 }
 

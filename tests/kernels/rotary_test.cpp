@@ -5,8 +5,12 @@ namespace {
 
 const KernelTable& k() { return kernels_under_test(); }
 
-/// By wavelengths, as Llama 3.1's own code has it.
-double scaled(double frequency, const RotaryScaling& scaling) {
+/// By wavelengths, as Llama 3.1's own code has it; by pairs, as YaRN's paper has it.
+double scaled(double frequency, double pair, const RotaryScaling& scaling) {
+  if (scaling.last > 0) {
+    const double kept = 1 - std::clamp((pair - scaling.first) / (scaling.last - scaling.first), 0.0, 1.0);
+    return kept * frequency + (1 - kept) * frequency / scaling.factor;
+  }
   if (scaling.context == 0) return frequency / scaling.factor;
   const double wavelength = 2 * std::acos(-1.0) / frequency, context = static_cast<double>(scaling.context);
   if (wavelength < context / scaling.high) return frequency;
@@ -22,11 +26,12 @@ std::vector<double> turned(const Values& qkv, const AttentionDims& d, const Rota
   for (std::int64_t token = 0; token < d.batch * d.time; ++token)
     for (std::int64_t head = 0; head < heads; ++head)
       for (std::int64_t i = 0; i < half; ++i) {
-        const double frequency = scaled(
-            std::pow(options.base, -2.0 * static_cast<double>(i) / static_cast<double>(d.head_dim)), options.scaling);
+        const double pair = static_cast<double>(i), amplitude = static_cast<double>(options.scaling.amplitude);
+        const double frequency =
+            scaled(std::pow(options.base, -2.0 * pair / static_cast<double>(d.head_dim)), pair, options.scaling);
         const double angle = static_cast<double>(token % d.time) * frequency * (options.is_inverse ? -1 : 1);
         const std::int64_t at = token * width + head * d.head_dim + i;
-        const double x = qkv[at], y = qkv[at + half];
+        const double x = amplitude * qkv[at], y = amplitude * qkv[at + half];
         out[static_cast<std::size_t>(at)] = x * std::cos(angle) - y * std::sin(angle);
         out[static_cast<std::size_t>(at + half)] = y * std::cos(angle) + x * std::sin(angle);
       }
@@ -56,11 +61,13 @@ TEST_CASE("rotary positions turn queries and keys by their angles and leave valu
     if (i % width >= turned_elems) REQUIRE(out[i] == qkv[i]);
 }
 
-TEST_CASE("rotary angles are scaled as a whole, or as Llama 3.1 does it", "[rotary]") {
+TEST_CASE("rotary angles are scaled as a whole, or as Llama 3.1 does it, or YaRN", "[rotary]") {
   const AttentionDims d{1, 60, 2, GENERATE(16, 64, 128), 1};
   const RotaryScaling scaling = GENERATE(RotaryScaling{.factor = 4}, RotaryScaling{.factor = 8, .context = 32},
                                          RotaryScaling{.factor = 32, .low = 1, .high = 4, .context = 8192},
-                                         RotaryScaling{.factor = 2, .low = 0.5, .high = 16, .context = 100});
+                                         RotaryScaling{.factor = 2, .low = 0.5, .high = 16, .context = 100},
+                                         RotaryScaling{.factor = 4, .first = 1.25, .last = 5.5, .amplitude = 1.138f},
+                                         RotaryScaling{.factor = 2, .first = 0, .last = 0.001, .amplitude = 1.069f});
   const RotaryOptions options{
       .base = GENERATE(10000.0, 500000.0), .scaling = scaling, .is_inverse = GENERATE(false, true)};
   CAPTURE(d.head_dim, scaling.factor, scaling.context);

@@ -20,8 +20,8 @@ constexpr std::int64_t kColumns = (kHeads + 2 * kKvHeads) * kDim;
 /// Whether token i of a sequence sees token j.
 using Sees = std::function<bool(std::int64_t sequence, std::int64_t i, std::int64_t j)>;
 
-/// What the heads gather from qkv (B, T, kColumns): (B, T, kHeads kDim).
-Values gathered(const Values& qkv, const Sees& sees) {
+/// What the heads gather from qkv (B, T, kColumns): (B, T, kHeads kDim). sinks (kHeads), or null.
+Values gathered(const Values& qkv, const Sees& sees, const Values* sinks) {
   const auto at = [&](std::int64_t row, std::int64_t head, std::int64_t d) {
     return qkv[row * kColumns + head * kDim + d];
   };
@@ -29,7 +29,7 @@ Values gathered(const Values& qkv, const Sees& sees) {
   for (std::int64_t row = 0; row < kBatch * kTokens; ++row) {
     for (std::int64_t head = 0; head < kHeads; ++head) {
       const std::int64_t sequence = row / kTokens, shared = head / (kHeads / kKvHeads);
-      double total = 0;
+      double total = sinks != nullptr ? std::exp((*sinks)[head]) : 0;
       Values sum(kDim);
       for (std::int64_t j = 0; j < kTokens; ++j) {
         if (!sees(sequence, row % kTokens, j)) continue;
@@ -54,13 +54,14 @@ struct One : Layer<One> {
   Attention& attention;
 };
 
-AttentionOptions options_of(bool is_causal, std::int64_t window) {
+AttentionOptions options_of(bool is_causal, std::int64_t window, bool has_sinks = false) {
   return {.width = kWidth,
           .heads = kHeads,
           .kv_heads = kKvHeads,
           .head_dim = kDim,
           .window = window,
-          .is_causal = is_causal};
+          .is_causal = is_causal,
+          .has_sinks = has_sinks};
 }
 
 /// A sharded layer within an evaluation.
@@ -87,8 +88,9 @@ struct Evaluated {
 TEST_CASE("a token sees what its options, its document and a mask let it see") {
   const bool is_causal = GENERATE(true, false), is_packed = GENERATE(false, true), has_mask = GENERATE(false, true);
   const std::int64_t window = GENERATE(0, 3);
-  CAPTURE(is_causal, is_packed, has_mask, window);
-  Evaluated layer(options_of(is_causal, window));
+  const bool has_sinks = GENERATE(false, true);
+  CAPTURE(is_causal, is_packed, has_mask, window, has_sinks);
+  Evaluated layer(options_of(is_causal, window, has_sinks));
   Values x = normal({kBatch, kTokens, kWidth}, "x").values;
   for (double& value : x) value *= 20;  // so that scores differ
   std::vector<std::int32_t> mask;       // of each sequence; a token sees itself
@@ -105,9 +107,11 @@ TEST_CASE("a token sees what its options, its document and a mask let it see") {
                              is_packed ? Documents({3, 4, 2, 5}) : Documents(), of_mask);
   const auto& w = layer.weights;
   const Values qkv = ref::linear(x, w.at("attention.qkv.weight"), &w.at("attention.qkv.bias"), kWidth);
+  const Values* const sinks = has_sinks ? &w.at("attention.sinks") : nullptr;
   check_close(
       "y", y.to_host(),
-      ref::linear(gathered(qkv, sees), w.at("attention.out.weight"), &w.at("attention.out.bias"), kHeads * kDim), 2e-6);
+      ref::linear(gathered(qkv, sees, sinks), w.at("attention.out.weight"), &w.at("attention.out.bias"), kHeads * kDim),
+      2e-6);
 }
 
 TEST_CASE("a cache is refused where a token sees what comes behind it, or a mask says what it sees") {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "model/nn/tensor_partition.h"
 #include "tests/message_of.h"
 #include "tests/model/cut_run.h"
 
@@ -44,6 +45,12 @@ void olmo2(BlockOptions& block) {
   qwen3(block);
   block.attention.has_qk_norm_of_all = true;
   block.norms = NormPlace::output;
+}
+
+void gpt_oss(BlockOptions& block) {
+  llama(block);
+  block.attention.has_qkv_bias = block.attention.has_bias = block.attention.has_sinks = true;
+  block.mlp.activation = Activation::clamped_swiglu;
 }
 
 double max_difference(const std::vector<float>& a, const std::vector<float>& b) {
@@ -90,6 +97,18 @@ TEST_CASE("norms of queries and keys that are cut by heads train as one rank's")
                        .recompute = Recompute::attention,
                        .dims = dims_of({{"*.gate_up.*", 0}, {"*.down.weight", 1}}, {{"*.?_norm.weight", 0}}),
                        .change = olmo2});
+}
+
+TEST_CASE("attention with sinks that is cut by heads trains as one rank's") {
+  const Dims mlp{{"*.gate_up.*", 0}, {"*.down.weight", 1}}, sinks{{"*.attention.sinks", 0}};
+  const Attention attention("a", {.width = 8, .heads = 2, .has_sinks = true});
+  const Dims own = tensor_partition(
+                       attention, [](const Module&) { return false; }, "tensor")
+                       .dims;
+  CHECK(std::find(own.begin(), own.end(), Dims::value_type{"*.sinks", 0}) != own.end());
+  check_like_one_rank({.tensor = 2, .dims = dims_of(mlp, sinks), .change = gpt_oss});
+  check_like_one_rank(
+      {.data = 2, .tensor = 2, .recompute = Recompute::block, .dims = dims_of(mlp, sinks), .change = gpt_oss});
 }
 
 TEST_CASE("an embedding and a head that are cut by the vocabulary train as one rank's, without whole logits") {
@@ -220,6 +239,7 @@ TEST_CASE("heads that ranks do not divide, or whose probabilities are dropped, a
   CHECK_THAT(
       problem({.tensor = 2, .dims = kGpt2, .change = [](BlockOptions& block) { block.attention.dropout = 0.5f; }}),
       Catch::Contains("and drops probabilities"));
+  CHECK_THAT(problem({.tensor = 2, .dims = kGated, .change = gpt_oss}), Catch::Contains("and its sinks are whole"));
   CHECK_THAT(problem({.tensor = 2, .dims = kGated, .change = olmo2}),
              Catch::Contains("\"blocks.0.attention.q_norm\" is whole, and the heads that it is of are cut"));
 }

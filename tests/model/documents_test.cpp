@@ -73,7 +73,7 @@ class Trained {
 }  // namespace
 
 TEST_CASE("every family's loss and gradients over packed documents are those of one document at a time") {
-  const std::string name = GENERATE("gpt2", "llama", "mistral", "qwen3", "mixtral");
+  const std::string name = GENERATE("gpt2", "llama", "mistral", "qwen3", "mixtral", "gpt_oss");
   const Recompute recompute = GENERATE(Recompute::none, Recompute::attention, Recompute::block);
   const Family& family = family_named(name);
   ModelConfig config{.family = name};

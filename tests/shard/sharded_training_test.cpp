@@ -115,8 +115,9 @@ TEST_CASE("I1: recomputed activations, one unit and a tied head of a Llama do no
   CHECK(is_same_run(train_tiny(config, {.ranks = 2}), one));
 }
 
-TEST_CASE("I1: windows, biases, norms of queries and keys, and experts do not change a bit either", "[sharded]") {
-  Config config = config_of(GENERATE(as<std::string>{}, "mistral", "qwen2", "qwen3", "qwen3_moe"));
+TEST_CASE("I1: windows, biases, norms of queries and keys, experts, and sinks do not change a bit either",
+          "[sharded]") {
+  Config config = config_of(GENERATE(as<std::string>{}, "mistral", "qwen2", "qwen3", "qwen3_moe", "gpt_oss"));
   if (is_thinned_out()) return;
   const TinyResult one = train_tiny(config, {.is_calm = true});
   CHECK(mean(one.losses, 48, 24) < mean(one.losses, 0, 24) - 0.2);

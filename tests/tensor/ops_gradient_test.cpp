@@ -78,6 +78,30 @@ OpUnderTest rotary_op(const ref::Attention& dims, const RotaryOptions& options) 
       [=](const Arguments& a) { return ref::rotary(a[0], dims, options); }};
 }
 
+/// Over whole sequences, or, where there are lengths, over documents of one.
+OpUnderTest sinks_op(const ref::Attention& dims, const std::vector<std::int64_t>& lengths = {}) {
+  return {{normal({dims.batch, dims.time, dims.width()}, "qkv")},
+          {normal({dims.heads}, "sinks")},
+          [=](Context&, const Tensors& x, const Parameters& p) {
+            return causal_attention(x[0], dims.heads, dims.kv_heads, dims.window,
+                                    lengths.empty() ? Documents() : Documents(lengths), p[0]);
+          },
+          [=](const Arguments& a) {
+            if (lengths.empty()) return ref::causal_attention(a[0], dims, &a[1]);
+            Values y;
+            auto begin = a[0].begin();
+            for (const std::int64_t length : lengths) {
+              ref::Attention own = dims;
+              own.time = length;
+              const auto end = begin + length * dims.width();
+              const Values part = ref::causal_attention(Values(begin, end), own, &a[1]);
+              y.insert(y.end(), part.begin(), part.end());
+              begin = end;
+            }
+            return y;
+          }};
+}
+
 OpUnderTest qk_norm_op(const ref::Attention& dims, float eps = 1e-5f) {
   return {{normal({dims.batch, dims.time, dims.width()}, "qkv")},
           {normal({dims.head_dim}, "q gamma", 0.5, 1), normal({dims.head_dim}, "k gamma", 0.5, 1)},
@@ -153,6 +177,13 @@ TEST_CASE("I8: the gradient of attention in a window agrees with central differe
   check_in_all_precisions(
       attention_op({.batch = 1, .time = 70, .heads = 2, .head_dim = 4, .kv_heads = 1, .window = 66}));
   check_in_all_precisions(attention_op({.batch = 1, .time = 6, .heads = 2, .head_dim = 4, .window = 1}));
+}
+
+TEST_CASE("I8: the gradients of attention with sinks agree with central differences") {
+  check_in_all_precisions(sinks_op({.batch = 2, .time = 9, .heads = 3, .head_dim = 6}));
+  check_in_all_precisions(sinks_op({.batch = 1, .time = 70, .heads = 4, .head_dim = 4, .kv_heads = 2, .window = 66}));
+  check_in_all_precisions(sinks_op({.batch = 1, .time = 6, .heads = 2, .head_dim = 4, .window = 1}));
+  check_in_all_precisions(sinks_op({.batch = 1, .time = 12, .heads = 2, .head_dim = 8, .window = 3}, {4, 1, 7}));
 }
 
 TEST_CASE("I8: the gradients of linear with bias agree with central differences") {

@@ -137,7 +137,7 @@ Values add(const Values& a, const Values& b) {
   return out;
 }
 
-Values causal_attention(const Values& qkv, const Attention& dims) {
+Values causal_attention(const Values& qkv, const Attention& dims, const Values* sinks) {
   const auto [batch, time, heads, head_dim, kv_heads, window] = dims;
   const std::int64_t row_width = dims.width(), group = heads / kv_heads, shared = kv_heads;
   const std::int64_t width = heads * head_dim;
@@ -151,7 +151,7 @@ Values causal_attention(const Values& qkv, const Attention& dims) {
     for (std::int64_t h = 0; h < heads; ++h) {
       for (std::int64_t t = 0; t < time; ++t) {
         Values p(at(t + 1), 0.0);
-        double total = 0;
+        double total = sinks != nullptr ? std::exp((*sinks)[at(h)]) : 0;
         for (std::int64_t s = std::max<std::int64_t>(0, t + 1 - window); s <= t; ++s) {
           for (std::int64_t d = 0; d < head_dim; ++d) p[at(s)] += row(b, t, 0, h)[d] * row(b, s, 1, h)[d];
           p[at(s)] = std::exp(p[at(s)] / std::sqrt(static_cast<double>(head_dim)));

@@ -35,7 +35,8 @@ struct Attention {
 Values rotary(const Values& qkv, const Attention& dims, const RotaryOptions& options);
 /// RMS norms of query heads and of key heads.
 Values qk_norm(const Values& qkv, const Values& q_gamma, const Values& k_gamma, const Attention& dims, double eps);
-Values causal_attention(const Values& qkv, const Attention& dims);
+/// sinks (heads), or null: a logit more in each row of a head, without a value.
+Values causal_attention(const Values& qkv, const Attention& dims, const Values* sinks = nullptr);
 
 /// Mean cross entropy; `classes` real rows of weight (V', width).
 double lm_head_loss(const Values& x, const Values& weight, const std::vector<std::int32_t>& targets,

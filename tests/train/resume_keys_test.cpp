@@ -105,6 +105,7 @@ TEST_CASE("C8: each key may change, may change and is named, or may not") {
                                          "config.model.rotary_high",
                                          "config.model.rotary_low",
                                          "config.model.rotary_scaling",
+                                         "config.model.rotary_truncate",
                                          "config.model.tied_head",
                                          "config.model.window",
                                          "config.preference.loss",

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "model/families/family.h"
+#include "model/families/rotary_decoder.h"
 #include "model/tokenizer/tokenizer.h"
 #include "model/train/config/config_schema.h"
 #include "model/train/config/expand_path.h"
@@ -248,12 +249,20 @@ void check_padding(ConfigDraft& draft) {
 
 void check_rotary(ConfigDraft& draft) {
   const ModelConfig& model = draft.config.model;
-  if (are_good(draft, {"model.rotary_scaling", "model.rotary_low", "model.rotary_high"}) &&
-      model.rotary_scaling == "llama3" && model.rotary_low >= model.rotary_high)
-    draft.report(
+  if (!are_good(draft, {"model.rotary_scaling", "model.rotary_low", "model.rotary_high"})) return;
+  const bool is_yarn = model.rotary_scaling == "yarn";
+  if ((is_yarn || model.rotary_scaling == "llama3") && model.rotary_low >= model.rotary_high)
+    return draft.report(
         "model.rotary_low",
         fmt::format("model.rotary_low {} is not below model.rotary_high {}", model.rotary_low, model.rotary_high),
         "swap them, or leave them out");
+  if (!is_yarn || !are_good(draft, {"model.rotary_context", "model.rotary_base", "model.heads", "model.width"})) return;
+  const RotaryScaling scaling = rotary_scaling_of(model);
+  if (!(scaling.first < scaling.last))
+    draft.report("model.rotary_context",
+                 fmt::format("model.rotary_context {} leaves no angle that turns {} to {} times in it",
+                             model.rotary_context, model.rotary_low, model.rotary_high),
+                 "give the context that the model was first trained with");
 }
 
 void check_lengths(ConfigDraft& draft) {

@@ -8,7 +8,7 @@
 #include "model/families/hf_config.h"
 #include "model/train/config/config_model.h"
 #include "model/train/config/config_schema.h"
-#include "model/weights/weight_files.h"
+#include "model/weights/mxfp4_tensor.h"
 
 namespace zs {
 namespace {
@@ -58,7 +58,7 @@ std::string folder_dtype(const std::string& folder) {
     if (*found == "bfloat16") return "bf16";
     if (*found == "float16") return "f16";
   }
-  return "f32";
+  return config.object("quantization_config").text("quant_method", "") == "mxfp4" ? "bf16" : "f32";
 }
 
 bool is_stored_in_bf16(const std::string& folder, const TensorMap& map) try {
@@ -69,7 +69,8 @@ bool is_stored_in_bf16(const std::string& folder, const TensorMap& map) try {
   }
   const WeightFiles files(folder);
   return std::all_of(files.tensors().begin(), files.tensors().end(), [&](const auto& tensor) {
-    return passed_over.contains(tensor.first) || files.header_of(tensor.second).dtype == FileDType::bf16;
+    return passed_over.contains(tensor.first) || files.header_of(tensor.second).dtype == FileDType::bf16 ||
+           Mxfp4Tensor::is_part(files, tensor.first);
   });
 } catch (const Error&) {  // the loader reports it
   return false;

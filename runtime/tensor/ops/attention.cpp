@@ -2,6 +2,7 @@
 
 #include "runtime/base/usage_error.h"
 #include "runtime/tensor/autograd.h"
+#include "runtime/tensor/declare_gradient.h"
 #include "runtime/tensor/op_arguments.h"
 #include "runtime/tensor/ops.h"
 
@@ -57,19 +58,54 @@ struct AttentionRun {
   AttentionDims dims;
   Runs runs;
   std::int64_t scratch;
+  Parameter* sinks;  // null: none
 
   std::int64_t width() const { return dims.heads * dims.head_dim; }
 };
 
+void check_sinks(const Context& context, const Parameter& sinks, std::int64_t heads) {
+  if (context.kernels().sinks.forward == nullptr)
+    throw UsageError("attention with sinks has no kernels for GPUs yet",
+                     "train the model on the CPU, or a model without sinks");
+  if (sinks.numel() != heads)
+    throw UsageError(
+        fmt::format("op attention: sinks {} are {}, for {} heads", sinks.name(), sinks.shape().str(), heads),
+        "expected (heads)");
+}
+
 void forward(const AttentionRun& run) {
   Context& context = run.qkv.context();
-  const Buffer out = run.y.buffer(), lse = run.lse.buffer(), in = run.qkv.buffer();
-  context.launch({"attention", {in}, {out, lse}, run.scratch},
-                 [&kernels = context.kernels(), out, lse, in, dims = run.dims, width = run.width(),
+  const Buffer out = run.y.buffer(), lse = run.lse.buffer(), in = run.qkv.buffer(),
+               sinks = run.sinks != nullptr ? run.sinks->value() : Buffer{};
+  OpInfo info{"attention", {in}, {out, lse}, run.scratch};
+  if (run.sinks != nullptr) info.reads.push_back(sinks);
+  context.launch(std::move(info), [&kernels = context.kernels(), out, lse, in, sinks, dims = run.dims,
+                                   width = run.width(), runs = run.runs](ExecContext& exec) {
+    for (const Documents::Run& part : runs) {
+      const Buffer y = rows_of(out, part, width), sums = rows_of(lse, part, dims.heads),
+                   x = rows_of(in, part, qkv_width_of(dims));
+      if (sinks.empty())
+        kernels.attention_forward(exec, y, sums, x, dims_of(part, dims));
+      else
+        kernels.sinks.forward(exec, y, sums, x, sinks, dims_of(part, dims));
+    }
+  });
+}
+
+void sinks_backward(const AttentionRun& run, const Tensor& dy) {
+  Context& context = dy.context();
+  const auto target = run.sinks->accumulation_target();
+  const Buffer grad = dy.buffer(), y = run.y.buffer(), lse = run.lse.buffer(), sinks = run.sinks->value();
+  OpInfo info{"attention_dsinks", {grad, y, lse, sinks}, {}, run.dims.heads * size_of(DType::f32)};
+  context.launch(declare_gradient(std::move(info), target),
+                 [&kernels = context.kernels(), grad, y, lse, sinks, target, dims = run.dims, width = run.width(),
                   runs = run.runs](ExecContext& exec) {
-                   for (const Documents::Run& part : runs)
-                     kernels.attention_forward(exec, rows_of(out, part, width), rows_of(lse, part, dims.heads),
-                                               rows_of(in, part, qkv_width_of(dims)), dims_of(part, dims));
+                   float beta = target.beta;
+                   for (const Documents::Run& part : runs) {
+                     kernels.sinks.backward(exec, target.buffer, rows_of(grad, part, width), rows_of(y, part, width),
+                                            rows_of(lse, part, dims.heads), sinks, dims_of(part, dims), beta);
+                     beta = 1;
+                   }
                  });
 }
 
@@ -108,22 +144,26 @@ Tensor rotary(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads, cons
 }
 
 Tensor causal_attention(const Tensor& qkv, std::int64_t heads, std::int64_t kv_heads, std::int64_t window,
-                        const Documents& documents) {
+                        const Documents& documents, Parameter* sinks) {
   AttentionDims dims = dims_of("attention", qkv, heads, kv_heads);
   if (window < 0)
     throw UsageError(fmt::format("op attention: a window of {} keys", window), "expected 0, for all, or more");
   dims.window = window;
   Context& context = qkv.context();
+  if (sinks != nullptr) check_sinks(context, *sinks, heads);
   Tensor y = Tensor::empty(context, {dims.batch, dims.time, heads * dims.head_dim}, qkv.dtype());
   AttentionRun run{qkv.detach(),
                    y.detach(),
                    Tensor::empty(context, {dims.batch, heads, dims.time}, DType::f32),
                    dims,
                    documents.runs("attention", dims.batch, dims.time),
-                   scratch_of(context, dims, documents)};
+                   scratch_of(context, dims, documents),
+                   sinks};
   forward(run);
-  record_op(y, "attention", {qkv}, {},
-            [run = std::move(run)](const Tensor& dy) { return std::vector<Tensor>{backward(run, dy)}; });
+  record_op(y, "attention", {qkv}, {sinks}, [run = std::move(run)](const Tensor& dy) {
+    if (run.sinks != nullptr && run.sinks->is_trainable()) sinks_backward(run, dy);
+    return std::vector<Tensor>{backward(run, dy)};
+  });
   return y;
 }
 

@@ -8,6 +8,7 @@ namespace {
 struct CachedStep {
   AttentionDims dims;
   std::int64_t first;
+  Buffer sinks;  // empty: none
 
   std::int64_t row() const { return 2 * kv_heads_of(dims) * dims.head_dim; }
 };
@@ -20,7 +21,9 @@ CachedStep cached_step(const Tensor& qkv, const CachedAttentionOptions& options)
     throw UsageError(fmt::format("op cached_attention: qkv is {}, for {} query heads and {} key and value heads",
                                  qkv.describe(), options.heads, keys),
                      "expected (1, T, (heads + 2 kv_heads) head_dim), with heads a multiple of kv_heads");
-  return {{1, qkv.shape()[1], options.heads, qkv.shape()[2] / all, keys, options.window}, options.first};
+  return {{1, qkv.shape()[1], options.heads, qkv.shape()[2] / all, keys, options.window},
+          options.first,
+          options.sinks != nullptr ? options.sinks->value() : Buffer{}};
 }
 
 /// The tokens' keys and values to their rows of the cache.
@@ -47,17 +50,21 @@ Tensor cached_attention(const Tensor& qkv, const Tensor& cache, const CachedAtte
         fmt::format("op cached_attention: the cache is {}, for {} tokens of {}", cache.describe(), end, qkv.describe()),
         "expected (capacity, 2 kv_heads head_dim) in qkv's dtype");
   keep_rows(qkv, cache, step);
-  if (step.first == 0) return causal_attention(qkv, dims.heads, dims.kv_heads, dims.window);
+  if (step.first == 0) return causal_attention(qkv, dims.heads, dims.kv_heads, dims.window, {}, options.sinks);
   Context& context = qkv.context();
   Tensor y = Tensor::empty(context, {1, dims.time, dims.heads * dims.head_dim}, qkv.dtype());
   // As many as the longest sequence needs: its size does not change from token to token.
   const std::int64_t scores = dims.time * dims.heads * (cache.shape()[0] + dims.head_dim),
                      bytes = scores * size_of(DType::f32);
   const Buffer out = y.buffer(), in = qkv.buffer(), rows = cache.buffer().slice(0, end * step.row());
-  context.launch({"cached_attention", {in, rows}, {out}, bytes},
+  OpInfo info{"cached_attention", {in, rows}, {out}, bytes};
+  if (!step.sinks.empty()) info.reads.push_back(step.sinks);
+  context.launch(std::move(info),
                  [&kernels = context.kernels(), out, in, rows, step, scores, bytes](ExecContext& exec) {
                    const Buffer work{exec.scratch(bytes), scores, DType::f32, out.device};
-                   kernels.attention_cached(exec, out, work, in, rows, step.dims, step.first);
+                   if (step.sinks.empty())
+                     return kernels.attention_cached(exec, out, work, in, rows, step.dims, step.first);
+                   kernels.sinks.cached(exec, out, work, in, rows, step.sinks, step.dims, step.first);
                  });
   return y;
 }

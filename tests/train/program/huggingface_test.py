@@ -181,6 +181,7 @@ def tensor_cases(train, work, report):
 
 
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 64}
 # What transformers makes of settings that go together in its own way: case, changes of config.json, loss.
 EVALUATED = [
     ("llama", {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, 5.86387014), ("llama", {"rope_parameters": {}, "rope_theta": 77.0}, 5.86791992),
@@ -190,6 +191,9 @@ EVALUATED = [
     ("llama", {"hidden_act": "swish", "use_cache": False, "pretraining_tp": 2, "attention_dropout": None}, 5.86375475),
     ("qwen2", {"use_sliding_window": False, "sliding_window": 0}, 5.89359188),
     ("gemma3", {"rope_parameters": None, "layer_types": None, "rope_theta": 1e6, "rope_local_base_freq": 1e4, "sliding_window_pattern": 3}, 5.83203459),  # as published
+    ("llama", {"rope_parameters": YARN}, 5.85720646), ("llama", {"rope_scaling": {**YARN, "truncate": False}}, 5.85655270),
+    ("llama", {"rope_parameters": {**YARN, "beta_fast": 2.0, "beta_slow": 0.25}}, 5.86245735),
+    ("gpt-oss", {"rope_parameters": None, "layer_types": None}, 5.88902530),
 ]
 
 
@@ -331,8 +335,8 @@ def refusal_cases(train, work, report):
                 ("qwen2", "layer_types", ["full_attention", "sliding_attention"])]
     for case, key, value in settings:
         refused(train, work, report, f"{case} with {key} = {value}", copied(work, case, lambda config: config.update({key: value})), [key])
-    rope = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}
-    refused(train, work, report, "another kind of positions", copied(work, "qwen2", lambda c: c.update(rope_parameters=rope)), ["rope_type", "yarn"])
+    rope = {"rope_type": "longrope", "factor": 4.0, "rope_theta": 1e4}
+    refused(train, work, report, "another kind of positions", copied(work, "qwen2", lambda c: c.update(rope_parameters=rope)), ["rope_type", "longrope"])
     for case, changes, words in (
         ("qwen3", {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}, "rope_scaling.rope_type"),  # goes before rope_parameters
         ("llama", {"rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}, "rope_scaling.type"),

@@ -4,6 +4,7 @@ Usage: mixtures_test.py TRAIN"""
 
 import json
 import pathlib
+import random
 import shutil
 import struct
 import sys
@@ -12,7 +13,8 @@ import tempfile
 import harness
 from huggingface_test import CASES, CONFIG, answers, compare, configure, copied, in_and_out, read_all, refused, run, trains
 
-FAMILIES = ("mixtral", "qwen2-moe", "qwen3-moe", "olmoe")
+FAMILIES = ("mixtral", "qwen2-moe", "qwen3-moe", "olmoe", "gpt-oss")
+OWN = {"gpt-oss": {"train__weight_decay": 0}}  # what its expected.json has otherwise
 
 
 def floats(tensor):
@@ -83,6 +85,56 @@ def dealt_cases(train, work, report):
             CONFIG, comm__ranks=2, experts__parallel=2, experts__apply="blocks.7.mlp.experts")
 
 
+def quantized(tensors):
+    """The case's experts as MXFP4 has them, (experts, rows, blocks, 16) and (experts, rows, blocks), drawn; and as the numbers that these stand for."""
+    draw = random.Random(7)
+    blocks, plain = dict(tensors), dict(tensors)
+    for name, (_, shape, _) in tensors.items():
+        if not name.endswith("_proj") or "experts" not in name:
+            continue
+        experts, columns, rows = shape
+        codes = [draw.randrange(16) for _ in range(experts * rows * columns)]
+        scales = [draw.randrange(118, 124) for _ in range(len(codes) // 32)]
+        values = [(-1 if code & 8 else 1) * (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)[code & 7] * 2.0 ** (scales[i // 32] - 127) for i, code in enumerate(codes)]
+        turned = [values[(e * rows + row) * columns + column] for e in range(experts) for column in range(columns) for row in range(rows)]
+        plain[name] = ("F32", shape, struct.pack(f"<{len(turned)}f", *turned))
+        del blocks[name]
+        blocks[f"{name}_blocks"] = ("U8", [experts, rows, columns // 32, 16], bytes(low | high << 4 for low, high in zip(codes[::2], codes[1::2])))
+        blocks[f"{name}_scales"] = ("U8", [experts, rows, columns // 32], bytes(scales))
+    return blocks, plain
+
+
+def mxfp4_case(train, work, report):
+    """A folder in MXFP4 is the one with its numbers, and is exported as that one, in bf16 if nothing else is said."""
+    tensors = read_all(CASES / "gpt-oss")
+    folders = []
+    for name, own in zip(("blocks", "numbers"), quantized(tensors), strict=True):
+        change = {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}} if name == "blocks" else {}
+        folders.append(work / name)
+        copied(work, "gpt-oss", lambda config: config.update(change) or config.pop("dtype"), lambda _: own).rename(folders[-1])
+    exported = [work / f"of-{folder.name}" for folder in folders]
+    results = [run([train, "--export", to, folder, *more]) for to, folder, more in zip(exported, folders, ([], ["--dtype", "bf16"]), strict=True)]
+    same = all(r.code == 0 for r in results) and read_all(exported[0]) == read_all(exported[1])
+    config = json.loads((exported[0] / "config.json").read_text()) if same else {}
+    problems = [] if same else ["the weights differ"]
+    problems += [] if config.get("dtype") == "bfloat16" and "quantization_config" not in config else [f"config.json is {config}"]
+    report.case("a folder in MXFP4 is exported in bf16", problems, results[0])
+    metrics = []
+    for folder, ranks in zip(folders, (3, 1), strict=True):
+        shutil.rmtree(work / "out", ignore_errors=True)
+        result = run([train, configure(work, folder, case="gpt-oss"), "--set", f"comm.ranks={ranks}", "--set", "train.deterministic=true"])
+        metrics.append([(m["loss"], m["grad_norm"]) for m in harness.read_metrics(work / "out")] if result.code == 0 else [])
+    report.case("and trains as the one in numbers, bit for bit", [] if len(metrics[0]) == 5 and metrics[0] == metrics[1] else [f"metrics {metrics}"], result)
+
+
+def gpt_oss_cases(train, work, report):
+    own = OWN["gpt-oss"]
+    trains(train, work, report, "gpt-oss", name="recomputed, experts over 2 of 4 ranks", comm__ranks=4, experts__parallel=2, train__recompute='"block"', **own)
+    trains(train, work, report, "gpt-oss", name="experts over 4 ranks", comm__ranks=4, experts__parallel=4, shard__layout="per_parameter", **own)
+    trains(train, work, report, "gpt-oss", name="bf16", comm__ranks=2, precision__param="bf16", train__recompute='"attention"', **own)
+    mxfp4_case(train, work, report)
+
+
 def refusal_cases(train, work, report):
     refused(train, work, report, "a mixture as GGUF", CASES / "mixtral", ["a mixtral does not become a GGUF file"], run__export=work / "mixtral.gguf")
     for case, changes, words in (
@@ -90,6 +142,11 @@ def refusal_cases(train, work, report):
         ("qwen2-moe", {"qkv_bias": False}, "qkv_bias"), ("qwen2-moe", {"use_sliding_window": True}, "use_sliding_window"),
         ("qwen3-moe", {"num_experts_per_tok": 7}, "a token cannot have 7 of 6 experts"), ("qwen3-moe", {"mlp_only_layers": [-1]}, "mlp_only_layers"),
         ("qwen3-moe", {"num_experts": 5}, "num_local_experts = 6"), ("qwen3-moe", {"decoder_sparse_step": 2}, "missing"), ("olmoe", {"clip_qkv": 8.0}, "clip_qkv"),
+        ("gpt-oss", {"swiglu_limit": 5.0}, "swiglu_limit = 5.0"), ("gpt-oss", {"swiglu_alpha": 1.0}, "swiglu_alpha"), ("gpt-oss", {"attention_bias": False}, "attention_bias"),
+        ("gpt-oss", {"layer_types": ["full_attention"]}, "layer_types"), ("gpt-oss", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
+        ("gpt-oss", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4}}, "original_max_position_embeddings = 4"),
+        ("gpt-oss", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5}}, "attention_factor = 1.5"),
+        ("gpt-oss", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "mscale": 1.0}}, "mscale"),
     ):
         refused(train, work, report, f"{case} with {json.dumps(changes)}", copied(work, case, lambda config: config.update(changes)), [words])
 
@@ -99,15 +156,16 @@ def main():
     report = harness.Report()
     with tempfile.TemporaryDirectory() as place:
         work = pathlib.Path(place)
-        for case, ranks in zip(FAMILIES, (2, 3, 2, 3), strict=True):
-            trains(train, work, report, case)
-            trains(train, work, report, case, name=f"{ranks} ranks as threads", comm__ranks=ranks)
+        for case, ranks in zip(FAMILIES, (2, 3, 2, 3, 3), strict=True):
+            trains(train, work, report, case, **OWN.get(case, {}))
+            trains(train, work, report, case, name=f"{ranks} ranks as threads", comm__ranks=ranks, **OWN.get(case, {}))
             answers(train, work, report, case, None)
             in_and_out(train, work, report, case)
         trains(train, work, report, "mixtral", name="blocks recomputed, per parameter", train__recompute='"block"', shard__layout="per_parameter", comm__ranks=2)
         balance_case(train, work, report)
         adapter_cases(train, work, report)
         dealt_cases(train, work, report)
+        gpt_oss_cases(train, work, report)
         refusal_cases(train, work, report)
     return report.exit_code()
 

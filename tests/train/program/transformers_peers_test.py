@@ -12,6 +12,8 @@ import sys
 import tempfile
 
 import harness
+from huggingface_test import CASES, copied, read_all
+from mixtures_test import quantized
 
 LIMIT_S = 300
 ENV = {"OMP_NUM_THREADS": "1"}
@@ -52,7 +54,7 @@ def draw(rng):
                  num_key_value_heads=kv, max_position_embeddings=context, bos_token_id=1, eos_token_id=2,
                  pad_token_id=rng.choice([None, None, 0, 7, VOCAB - 1, -2]), tie_word_embeddings=rng.random() < 0.5, rms_norm_eps=rng.choice([1e-5, 1e-6]), rope_theta=rng.choice([10000.0, 500000.0, 1e6]))
     if rng.random() < 0.3: llama.update(hidden_size=heads * rng.choice([4, 6, 10]), head_dim=dim)
-    family = rng.choice(["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma3"])
+    family = rng.choice(["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma3", "gpt_oss"])
     if family == "gpt2":
         off = dict(attn_pdrop=0, embd_pdrop=0, resid_pdrop=0)
         return T.GPT2Config(vocab_size=VOCAB, n_embd=width, n_layer=layers, n_head=heads, n_positions=context, n_inner=rng.choice([None, 20, 52]), bos_token_id=1,
@@ -70,6 +72,12 @@ def draw(rng):
         types = [rng.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
         return T.Gemma3TextConfig(**{"head_dim": dim, **llama, "hidden_activation": "gelu_pytorch_tanh"}, **scaling, rope_local_base_freq=rng.choice([50.0, 10000.0]), layer_types=types,
                                   sliding_window=rng.choice([1, 5, 64]), query_pre_attn_scalar=rng.choice([dim, dim, dim, 2 * dim]))
+    if family == "gpt_oss":
+        yarn = {"rope_type": "yarn", "factor": rng.choice([2.0, 32.0]), "original_max_position_embeddings": rng.choice([64, 4096]), "truncate": rng.random() < 0.5}
+        experts = rng.choice([1, 3, 4, 8])
+        return T.GptOssConfig(**{"head_dim": dim, **llama}, **({"rope_scaling": yarn} if rng.random() < 0.7 else {}), num_local_experts=experts,
+                              num_experts_per_tok=rng.choice([k for k in (1, 2, 3) if k <= experts]), sliding_window=rng.choice([1, 5, 64]),
+                              layer_types=rng.choice([None, [rng.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]]))
     if family == "mistral": return T.MistralConfig(**llama, sliding_window=rng.choice([None, 1, 5, 16, 64]))
     window = dict(use_sliding_window=rng.random() < 0.4, sliding_window=rng.choice([4, 8]), max_window_layers=rng.choice([0, 1, layers]))
     if family == "qwen2": return T.Qwen2Config(**{**llama, **window})
@@ -80,7 +88,7 @@ def rows(folder):
     tokens = tokens.unfold(0, LENGTH + 1, LENGTH)
     return tokens[:, :-1], tokens[:, 1:]
 
-def loss_of(model, x, y): return torch.nn.functional.cross_entropy(model(x).logits.float().reshape(-1, VOCAB), y.reshape(-1))
+def loss_of(model, x, y): return torch.nn.functional.cross_entropy(model(x).logits.float().flatten(0, 1), y.reshape(-1))
 
 def make(out, seed, count):
     for i in range(count):
@@ -94,7 +102,7 @@ def make(out, seed, count):
         model.save_pretrained(folder)
         (folder / "tokens.bin").write_bytes(torch.randint(0, VOCAB, (4 * LENGTH + 1,)).to(torch.int16).numpy().tobytes())
         x, y = rows(folder)
-        decay, rest = ([p for p in model.parameters() if (p.dim() >= 2) == big] for big in (True, False))
+        decay, rest = ([p for name, p in model.named_parameters() if (p.dim() >= 2 and not name.endswith("bias")) == big] for big in (True, False))
         optimizer = torch.optim.AdamW([{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
         losses, norms = [], []
         for _ in range(STEPS):
@@ -158,6 +166,20 @@ def check_exports(train, work, folders, peer, report):
         report.case(f"transformers loads {folder.name} as it was trained", problems)
 
 
+def check_mxfp4(train, work, peer, report):
+    """A folder in MXFP4, of tests/data, as transformers decodes it."""
+    folder = work / "mxfp4"
+    blocks, _ = quantized(read_all(CASES / "gpt-oss"))
+    copied(work, "gpt-oss", lambda config: config.update(quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head", "model.embed_tokens",
+           "model.layers.*.self_attn", "model.layers.*.mlp.router"]}), lambda _: blocks).rename(folder)
+    result = harness.run([train, "evaluate", folder, folder / "tokens.bin", "--set", "train.sequence=32"], LIMIT_S, env=ENV)
+    loaded = subprocess.run([*peer, "load", str(STEPS), folder, folder], capture_output=True, text=True, env={**os.environ, **ENV}, timeout=LIMIT_S)
+    lines = [json.loads(line) for line in loaded.stdout.splitlines() if line.startswith("[")]
+    loss = float(result.out.split()[1]) if result.code == 0 else None
+    problems = [] if lines and loss and not differs(loss, lines[0][0]) else [f"loss {loss}, transformers has {lines}", loaded.stderr[-500:]]
+    report.case("transformers decodes MXFP4 as it is decoded here", problems, result)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("train", type=pathlib.Path)
@@ -179,6 +201,7 @@ def main():
         trained = [folder for folder in folders if train_model(args.train.resolve(), work, folder, report)]
         report.case("a third of them or more are trained", [] if 3 * len(trained) >= len(folders) > 0 else [f"{len(trained)} of {len(folders)}"])
         check_exports(args.train.resolve(), work, trained, peer, report)
+        check_mxfp4(args.train.resolve(), work, peer, report)
     return report.exit_code()
 
 
