@@ -73,6 +73,9 @@ struct WorldOptions {
   /// touches a buffer in use is found (comm/buffer_race_check.h).
   double race_check_delay_ms = 0;
   WatchOptions watch = {};
+  /// Network interfaces that Open MPI's TCP and NCCL use between hosts, "eth0,eth1", where the user has not told them;
+  /// empty: all that lead there.
+  std::string interfaces = {};
 };
 
 /// One rank, no transport, no copies where input and output are the same buffer.

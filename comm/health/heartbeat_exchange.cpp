@@ -96,11 +96,6 @@ struct Target {
 
 }  // namespace
 
-std::string name_of_host() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
-}
-
 /// Message as it travels: all but the end of `ops`. Hosts of a job have one byte order, which is compared at its start.
 struct HeartbeatExchange::Message {
   struct Op {

@@ -14,11 +14,9 @@
 #include "comm/health/diagnosis.h"
 #include "comm/health/sip_hash.h"
 #include "comm/host/host_map.h"
+#include "comm/host/interfaces.h"
 
 namespace zs {
-
-/// Name of this host, as the system has it, or "unknown host".
-std::string name_of_host();
 
 /// Heartbeats between the watchdogs of a job's hosts, by UDP: each host sends the status of its own ranks to the first
 /// rank of every other host. Nothing is waited for and everything may be lost; it is sent again a second later.

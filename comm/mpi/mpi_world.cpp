@@ -31,8 +31,12 @@ OpTag host_tag(std::string_view text) {
   return tag;
 }
 
-/// Settings of Open MPI, where the user has not set them.
-void prefer_settings() {
+void prefer(const char* name, const std::string& value) {
+  if (setenv(name, value.c_str(), 0) != 0) throw std::bad_alloc();
+}
+
+/// Settings of Open MPI, and the network that it and NCCL use, where the user has not set them.
+void prefer_settings(const std::string& interfaces) {
   constexpr std::array<std::pair<const char*, const char*>, 3> kPreferred{{
       // No stack traces: the other ranks report one that dies.
       {"OMPI_MCA_opal_signal", ""},
@@ -42,9 +46,11 @@ void prefer_settings() {
       // Little waits in a socket ahead of the answer to the peer's message (docs/decisions/0041).
       {"OMPI_MCA_btl_tcp_sndbuf", "262144"},
   }};
-  for (const auto& [name, value] : kPreferred) {
-    if (setenv(name, value, 0) != 0) throw std::bad_alloc();
-  }
+  for (const auto& [name, value] : kPreferred) prefer(name, value);
+  if (interfaces.empty()) return;
+  // Open MPI takes one of the two lists.
+  if (std::getenv("OMPI_MCA_btl_tcp_if_exclude") == nullptr) prefer("OMPI_MCA_btl_tcp_if_include", interfaces);
+  prefer("NCCL_SOCKET_IFNAME", "=" + interfaces);  // these names, not all that begin so
 }
 
 constexpr auto kLookAtPeersEvery = std::chrono::milliseconds(1);
@@ -230,7 +236,7 @@ std::string mpi_version() {
 }
 
 std::unique_ptr<MpiWorld> start_mpi_world(const WorldOptions& options) {
-  if (read_launch().has_several_ranks()) prefer_settings();  // while there is one thread
+  if (read_launch().has_several_ranks()) prefer_settings(options.interfaces);  // while there is one thread
   auto watchdog = std::make_unique<Watchdog>(options.watch);
   watchdog->faults().hit("init");
   int initialized = 0, provided = MPI_THREAD_SINGLE;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/host/interfaces.h"
 #include "comm/mesh.h"
 #include "comm/world.h"
 #include "comm/worlds/mpi_library.h"
@@ -189,6 +190,18 @@ TEST_CASE("the launch of this process is read from its own environment") {
   const Environment environment({{"WORLD_SIZE", "4"}, {"RANK", "1"}});
   CHECK(read_launch().rank == 1);
   CHECK_THROWS_WITH(detect_launch(), Catch::Contains("WORLD_SIZE=4"));
+}
+
+TEST_CASE("interfaces are named by themselves or by their addresses, each once") {
+  CHECK(interfaces_of_host("") == "");
+  for (const char* const wanted : {"lo", "127.0.0.1/32", "127.5.0.0/8", "lo,127.0.0.0/8"})
+    CHECK(interfaces_of_host(wanted) == "lo");
+  for (const char* const wanted :
+       {"l", "lo,nope0", "126.0.0.0/8", "127.0.0.1", "127.0.0.1/33", "127.0.0.0/-1", "::2/128"}) {
+    CAPTURE(wanted);
+    CHECK_THROWS_WITH(interfaces_of_host(wanted), Catch::Contains(" is or has \"") &&
+                                                      Catch::Contains("lo") && Catch::Contains("10.1.0.0/16"));
+  }
 }
 
 TEST_CASE("a mesh that does not fit the world is refused") {

@@ -118,16 +118,17 @@ class Hosts:
         """The command that runs `command` on the host."""
         return [str(self.folder / "agent"), name, *map(str, command)]
 
-    def mpirun(self, ranks_each, command, *options, hostfile=None, network="eth0", mpi_network=None):
+    def mpirun(self, ranks_each, command, *options, hostfile=None, network="eth0", mpi_network=None, tells_mpi=True):
         """The command that runs `command` on every host, started on a machine before them. `ranks_each`: a number, or one for each host.
         `hostfile` is where the hosts are written to instead of into the command, `network` how it names theirs, `mpi_network` how
-        MPI does, if otherwise."""
+        MPI does, if otherwise; without `tells_mpi` MPI is not told."""
         slots = dict(zip(self.names, [ranks_each] * len(self.names) if isinstance(ranks_each, int) else ranks_each))
         if hostfile:
             hostfile.write_text("".join(f"{name} slots={count}\n" for name, count in slots.items()))
         where = ["--hostfile", hostfile] if hostfile else ["--host", ",".join(f"{name}:{count}" for name, count in slots.items())]
+        told = ["--mca", "btl_tcp_if_include", mpi_network or network] if tells_mpi else []
         return self.on(FRONT, ["mpirun", "-q", *where, "--mca", "plm_rsh_agent", self.folder / "agent", "--mca", "btl", "self,vader,tcp",
-                                 "--mca", "btl_tcp_if_include", mpi_network or network, "--mca", "oob_tcp_if_include", network, *NOTICE_SOON, *options, *command])
+                                 *told, "--mca", "oob_tcp_if_include", network, *NOTICE_SOON, *options, *command])
 
     def _address(self, number):
         return f"{NETWORK}.{number + 1}" if self.family == 4 else f"{NETWORK_OF_IPV6}:{number + 1}"

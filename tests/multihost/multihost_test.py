@@ -41,7 +41,7 @@ def left_running(hosts):
     return [f"still running on {name}: {hosts.pids(name)}" for name in hosts.names if hosts.pids(name)]
 
 
-def same_bits_case(report, train, hosts, ranks_each, *options, transport=None, env=None, says=(), **launched):
+def same_bits_case(report, train, hosts, ranks_each, *options, transport=None, env=None, says=(), settings=None, **launched):
     """`transport` and `says`: what is expected in the first line, and of Open MPI on stderr."""
     ranks = ranks_each * len(hosts.names) if isinstance(ranks_each, int) else sum(ranks_each)
     if transport is None:
@@ -49,7 +49,7 @@ def same_bits_case(report, train, hosts, ranks_each, *options, transport=None, e
     with tempfile.TemporaryDirectory(prefix="multihost.") as folder:
         wanted = harness.weights_hash(reference(train, folder, ranks).out)
     with tempfile.TemporaryDirectory(prefix="multihost.") as folder:
-        run = [train, *train_options(folder, train__steps=4, train__deterministic=True)]
+        run = [train, *train_options(folder, train__steps=4, train__deterministic=True, **(settings or {}))]
         result = harness.run(hosts.mpirun(ranks_each, run, *options, **launched), timeout_s=240, cwd=folder, env=env)
         problems = [] if result.code == 0 and wanted and harness.weights_hash(result.out) == wanted else [f"exit 0 and weights {wanted} expected"]
         problems += [f"'{word}' expected" for word in (f"{ranks} ranks", transport) if word not in result.out.partition("\n")[0]]
@@ -127,6 +127,16 @@ def watched_case(report, train, hosts, ranks_each, name, says, fault="", stops=N
 def hostfile_case(report, train, hosts):
     with tempfile.TemporaryDirectory(prefix="multihost.") as folder:
         same_bits_case(report, train, hosts, [2, 1], hostfile=pathlib.Path(folder, "hosts.txt"))
+
+
+def interface_cases(report, train, hosts):
+    """comm.interface tells Open MPI where nobody else does, by its name on this host; one that a host has not is one line."""
+    shown = ["--mca", "mpi_show_mca_params", "environment"]
+    same_bits_case(report, train, hosts, 1, *shown, settings={"comm__interface": CIDR}, tells_mpi=False, says=[" btl_tcp_if_include=eth0 "])
+    with tempfile.TemporaryDirectory(prefix="multihost.") as folder:
+        result = harness.run(hosts.mpirun(1, [train, *train_options(folder, comm__interface="eth7")]), timeout_s=60, cwd=folder)
+    problems = [] if result.code == 78 and re.search(r"of host host\d is or has \"eth7\": there is lo, eth0", result.last_error_line()) else ["exit 78 and one line expected"]
+    report.case("an interface that no host has", problems + left_running(hosts), result)
 
 
 def launch_cases(report, train, hosts):
@@ -232,6 +242,7 @@ def stopped_case(report, train, hosts, ranks_each, rank):
 def two_hosts_cases(report, train, hosts, is_long):
     same_bits_case(report, train, hosts, 2)
     hostfile_case(report, train, hosts)
+    interface_cases(report, train, hosts)
     stopped_case(report, train, hosts, 2, 3)
     stopped_case(report, train, hosts, 1, 1)
     watched_case(report, train, hosts, 2, "rank 2 throws", ["an exception", "rank 2"], "step@rank=2,hit=5:throw", code=70)

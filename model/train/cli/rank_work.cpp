@@ -1,12 +1,15 @@
 #include "model/train/cli/rank_work.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <mutex>
 #include <thread>
 
 #include "comm/gpu/gpu_world.h"
+#include "comm/host/interfaces.h"
 #include "model/train/rank/error_line.h"
 #include "model/train/rank/program.h"
 #include "model/train/rank/startup.h"
@@ -108,6 +111,27 @@ void check_ranks_source(Prepared& prepared, const Launch& launch) {
       prepared.work.config_path, fmt::format("leave out {}, or leave those keys at their defaults", launch.launcher)));
 }
 
+/// Interfaces of this host that comm.interface means, where ranks may be on several, or the error that every rank shall
+/// end with.
+std::string interfaces_for(Prepared& prepared, const Launch& launch) {
+  if (!launch.is_by_mpi() || launch.hosts == 1) return "";
+  try {
+    return interfaces_of_host(prepared.work.config.comm.interface);
+  } catch (const Error& error) {
+    if (prepared.code == 0) prepared.fail(error);
+    return "";
+  }
+}
+
+/// Says where the run's own comm.interface has no effect. `hosts`: of the ranks.
+void note_useless_interface(const Config& config, const Launch& launch, const std::vector<int>& hosts) {
+  if (config.comm.interface.empty() || config.given.site.contains("comm.interface")) return;
+  if (std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) == hosts.end())
+    print_note("comm.interface has no effect: all ranks are on one host");
+  else if (launch.manager == ProcessManager::pmi)
+    print_note("comm.interface has no effect on MPICH, which asks FI_TCP_IFACE or UCX_NET_DEVICES");
+}
+
 /// The transport that this one of a launcher's ranks wants; when there is something wrong anyhow, any to say so over.
 std::string transport_for(Prepared& prepared) {
   try {
@@ -140,12 +164,15 @@ int run_on_ranks(const std::function<RankWork()>& prepare) {
   const WorldOptions options{.timeout_s = config.comm.timeout_s,
                              .sums_in_rank_order = config.train.deterministic,
                              .race_check_delay_ms = config.comm.race_check_ms,
-                             .watch = watch_options(config)};
+                             .watch = watch_options(config),
+                             .interfaces = interfaces_for(prepared, launch)};
   if (launch.is_by_mpi()) {
     const auto world = make_process_world(options, transport_for(prepared));
+    if (prepared.code == 0 && world->rank() == 0) note_useless_interface(config, launch, world->hosts());
     return run_process(*world, prepared);
   }
   const bool is_good = prepared.code == 0;
+  if (is_good) note_useless_interface(config, launch, {0});
   if (is_good && config.comm.ranks > 1 && !prepared.work.is_for_one_process) return run_threads(prepared.work, options);
   auto world = make_single_world(options);
   if (is_good && config.comm.transport == "null") world = make_null_world(std::move(world));

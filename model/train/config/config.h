@@ -147,7 +147,7 @@ struct Config {
     std::string transport = "auto";
     std::int64_t ranks = 1;
     double timeout_s = 300, race_check_ms = 0;
-    std::string omit = "none";
+    std::string omit = "none", interface = {};
     bool operator==(const Comm&) const = default;
   };
   struct Cuda {

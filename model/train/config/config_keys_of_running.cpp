@@ -239,6 +239,11 @@ constexpr std::array kRunningKeys = {
               OnResume::free},
     ConfigKey{"comm.ranks", [](Config& c) -> ConfigSlot { return &c.comm.ranks; }, between(1, 256), "", "",
               "Ranks of the `local` transport; `mpirun -np` says it otherwise.", OnResume::free},
+    ConfigKey{"comm.interface", [](Config& c) -> ConfigSlot { return &c.comm.interface; }, any, "", "",
+              "Network between hosts: names of interfaces (`eth0`), or addresses (`10.1.0.0/16`), separated by commas, "
+              "for Open MPI's TCP and NCCL, unless `--mca` or the environment tells them; empty: all that they find. "
+              "mpirun's own connections need `--mca oob_tcp_if_include`.",
+              OnResume::free},
     ConfigKey{"comm.timeout_s", [](Config& c) -> ConfigSlot { return &c.comm.timeout_s; }, between(1, 86400), "", "",
               "Seconds after which a silent peer is given up.", OnResume::free},
     ConfigKey{"comm.race_check_ms", [](Config& c) -> ConfigSlot { return &c.comm.race_check_ms; }, between(0, 1000), "",

@@ -15,22 +15,12 @@
 namespace zs {
 namespace {
 
-constexpr std::array kMachineKeys = {"checkpoint.every_minutes",
-                                     "checkpoint.on_full",
-                                     "comm.timeout_s",
-                                     "cuda.libraries",
-                                     "cuda.register",
-                                     "cuda.share_gpu",
-                                     "cuda.transport",
-                                     "device",
-                                     "offload.device_mib",
-                                     "offload.host_mib",
-                                     "train.time_limit",
-                                     "watchdog.checkpoint_s",
-                                     "watchdog.first_step_s",
-                                     "watchdog.hosts",
-                                     "watchdog.init_s",
-                                     "watchdog.step_s"};
+constexpr std::array kMachineKeys = {"checkpoint.every_minutes", "checkpoint.on_full",    "comm.interface",
+                                     "comm.timeout_s",           "cuda.libraries",        "cuda.register",
+                                     "cuda.share_gpu",           "cuda.transport",        "device",
+                                     "offload.device_mib",       "offload.host_mib",      "train.time_limit",
+                                     "watchdog.checkpoint_s",    "watchdog.first_step_s", "watchdog.hosts",
+                                     "watchdog.init_s",          "watchdog.step_s"};
 
 /// A folder that is not written from the root would be another one for each run.
 bool is_from_root(std::string_view folders) {
