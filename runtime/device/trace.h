@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/device/finite_check.h"
 #include "runtime/device/stream.h"
 
 namespace zs {
@@ -35,12 +36,18 @@ class Trace {
   /// profile.
   void set_phase(const char* phase) { phase_ = phase; }
   const char* phase() const { return phase_; }
+  /// Has a CPU device look through what its ops write from now on; null: no more. Then `place` is kept up to date.
+  void check_finite(FiniteCheck* check) { finite_check_ = check; }
+  FiniteCheck* finite_check() const { return finite_check_; }
+  OpPlace& place() { return place_; }
   const std::vector<TraceEntry>& entries() const { return entries_; }
   std::vector<TraceEntry>& entries() { return entries_; }
 
  private:
   bool recording_ = false;
   const char* phase_ = "";
+  FiniteCheck* finite_check_ = nullptr;
+  OpPlace place_;
   std::vector<TraceEntry> entries_;
 };
 

@@ -58,6 +58,7 @@ std::string describe(const TrainJob& job) {
          fmt::format("--resume = {}\n--dry-run = {}\n--overwrite = {}\n--verify-order = {}\n--verify-data = {}\n",
                      named(job.resume), dry_run, job.overwrite ? "yes" : "no", job.verify_order ? "yes" : "no",
                      job.verify_data ? "yes" : "no") +
+         fmt::format("replay of step {}\n", job.replay ? std::to_string(job.replay->step) : "no") +
          fmt::format("--plan-explain = {}\n--plan-diff = {}\n--fit = {}\n", named(job.plan_name), named(job.other_path),
                      named(job.fit));
 }

@@ -286,18 +286,24 @@ void RunRecord::add_validation(const StepMetrics& metrics) {
   }
 }
 
-void read_metrics(const std::string& path, RunRecord& record) {
+void read_metrics(const std::string& path, const std::function<void(const StepMetrics&)>& visit,
+                  std::vector<std::int64_t>& damaged_lines) {
   std::int64_t number = 0, previous = -1;
   for_each_line(path, [&](const std::string* line) {
     ++number;
     const auto metrics = line == nullptr ? std::nullopt : metrics_of(*line);
     if (metrics && metrics->step > previous) {
       previous = metrics->step;
-      return record.add(*metrics);
+      return visit(*metrics);
     }
-    record.damaged_lines.push_back(number);
-    if (record.damaged_lines.size() > ReaderLimits::kDamagedLines) throw unreadable(path, "this is no log of metrics");
+    damaged_lines.push_back(number);
+    if (damaged_lines.size() > ReaderLimits::kDamagedLines) throw unreadable(path, "this is no log of metrics");
   });
+}
+
+void read_metrics(const std::string& path, RunRecord& record) {
+  read_metrics(
+      path, [&](const StepMetrics& metrics) { record.add(metrics); }, record.damaged_lines);
 }
 
 RunRecord read_run(const std::string& dir) {

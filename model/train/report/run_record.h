@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -49,6 +50,9 @@ struct RunRecord {
 /// on from the one before, is a damaged line and counts as none. Error(dataset) where the file cannot be read, or has
 /// lines that no log has (ReaderLimits).
 void read_metrics(const std::string& path, RunRecord& record);
+/// Visits the steps of these lines instead.
+void read_metrics(const std::string& path, const std::function<void(const StepMetrics&)>& visit,
+                  std::vector<std::int64_t>& damaged_lines);
 
 /// Reads the record of the run in `dir`, as far as its files say; they may be written at the same time. Error(dataset)
 /// where there is no run.

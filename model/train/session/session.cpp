@@ -234,7 +234,9 @@ void Session::set_poll_interval(std::int64_t slowest_step_us) {
         std::max<std::int64_t>(1, kPollEvery_us * local_micro_batches() / std::max<std::int64_t>(slowest_step_us, 1));
 }
 
-void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read, std::int64_t stop) {
+void Session::enqueue_step(std::int64_t step, float lr, const ReadSamples& read, std::int64_t stop,
+                           GradientFacts* gradients) {
+  gradient_facts_ = gradients;
   is_interrupted_ = false;
   is_metered_ = lost_updates_ && (step == 1 || step % config_.run.lost_updates_every == 0);
   step_began_ = std::chrono::steady_clock::now();
@@ -287,6 +289,7 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch,
     if (!replay_) enqueue_fault_point();  // else it has been
     {
       device_.trace().set_phase("forward");
+      device_.trace().place().micro_batch = i;
       Batch own = batch(i);
       own.seed = backward_seed(i);
       const Tensor loss = pairs_ ? pairs_->loss(*model_, {own, config_.train.loss_chunk}, i) : forward_loss(own, scale);
@@ -298,6 +301,7 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch,
   }
   device_.trace().set_phase("optimizer");
   before_update();
+  if (gradient_facts_ != nullptr) gradient_facts_->take();
   if (is_metered_) lost_updates_->begin();
   optimizer_->update(targets ? targets.buffer() : Buffer{});
   if (is_metered_) lost_updates_->end();

@@ -20,6 +20,7 @@
 #include "model/train/session/straggler.h"
 #include "model/train/session/target_weights.h"
 #include "runtime/shard/offload/activation_store.h"
+#include "runtime/shard/optimizers/gradient_facts.h"
 #include "runtime/shard/optimizers/lost_updates.h"
 #include "runtime/shard/optimizers/optimizer.h"
 
@@ -69,7 +70,9 @@ class Session {
   /// runs on rank i mod ranks), the reduction, the update. With cuda.graph its samples are all read first, and its work
   /// may be that of a captured step. Collective. OrderMismatch where ranks do not communicate alike, which then is
   /// found before the work is launched. `stop`: a number that every rank learns the largest of, in StepResult.
-  void enqueue_step(std::int64_t step, float lr, const ReadSamples& read, std::int64_t stop);
+  /// `gradients`: looks at them before the update, and waits for the device; null: nobody does.
+  void enqueue_step(std::int64_t step, float lr, const ReadSamples& read, std::int64_t stop,
+                    GradientFacts* gradients = nullptr);
   /// Sets `is_asked`: from here on it is called between micro-batches of steps and validations, some times a second,
   /// when the device has done those before. It is collective and the same on every rank. Where it says true the step or
   /// the validation is dropped: what it has summed is cleared, the weights are those of the step before, and
@@ -187,6 +190,7 @@ class Session {
   std::optional<ActivationStore> activations_;  // offload.activations
   std::optional<PairTraining> pairs_;           // data.format = "preference"
   std::optional<LostUpdates> lost_updates_;     // run.lost_updates_every
+  GradientFacts* gradient_facts_ = nullptr;     // null: nobody wants any
   bool is_metered_ = false;                     // the step enqueued last
   std::optional<RouterRecords> records_;        // records of the routers of mixtures
   std::optional<StepReplay> replay_;            // cuda.graph

@@ -212,6 +212,7 @@ int Trainer::train() {
   if (is_first()) print_how_to_stop();
   if (const int code = load_checkpoint(); code != 0) return code;
   open_views();
+  if (job_.replay) replayed_.emplace(*job_.replay, is_first());
   const int code = run_steps(resume_ ? resume_->step : 0);
   end_views(code);
   return code;
@@ -226,6 +227,7 @@ int Trainer::run_steps(std::int64_t done) {
   if (const int code = validate_before(done); code != 0) return code;
   if (lacks_data_) return end_without_data(done);
   if (const auto code = train_steps(done)) return *code;
+  if (replayed_) return replayed_->finish();
   explain_steps();
   if (const int failure = finish_save(); failure != 0) return failure;
   const bool is_over = done == config_.train.steps || is_out_of_patience();
@@ -240,7 +242,7 @@ int Trainer::run_steps(std::int64_t done) {
 std::optional<int> Trainer::train_steps(std::int64_t& done) {
   StepMetrics metrics;
   const auto start = Clock::now();
-  const std::int64_t steps = config_.train.steps, before = done;
+  const std::int64_t steps = replayed_ ? replayed_->last_step() : config_.train.steps, before = done;
   while (done < steps && stop_ == StopReason::none && !is_out_of_patience()) {
     watch_.enter(done == before ? Phase::first_step : Phase::step, done + 1);
     if (watch_.hit("step")) return 0;
@@ -253,6 +255,7 @@ std::optional<int> Trainer::train_steps(std::int64_t& done) {
     if (is_first() && done == before + 1) metrics.peak_by_kind = device_->device().memory().at_peak();
     if (is_first())
       report(metrics, seconds_since(start) / static_cast<double>(done - before) * static_cast<double>(steps - done));
+    if (replayed_) continue;  // nothing of it is kept
     if (explainer_ && explainer_->has_all()) explain_steps();
     if (save_ && !is_writing_) {
       if (const int failure = finish_save(); failure != 0) return failure;
@@ -294,28 +297,17 @@ std::optional<double> Trainer::ceiling_percent(const StepMetrics& metrics) const
   return 100 * metrics.tokens_per_s * flops * 1e-9 / *ceiling_gflops_;
 }
 
-/// Answers what the session asks while a step computes.
-void Trainer::answer_within(std::int64_t step) {
-  session_->validate_on_request([this] { return is_first() && is_validation_requested(); });
-  session_->look_ahead([this, step] { return step < config_.train.steps && lacks_samples(step + 1); });
-  session_->save_by(
-      [this] {
-        const double minutes = config_.checkpoint.every_minutes;
-        return is_first() && minutes > 0 && seconds_since(last_save_) >= 60 * minutes;
-      },
-      [this] { return save_ && save_->save.is_writing(); });
-}
-
 int Trainer::step(std::int64_t step, StepMetrics& metrics) {
   if (verifier_) is_verified(step) ? verifier_->resume() : verifier_->pause();
   if (explainer_) explainer_->begin_step(step);
+  if (replayed_) replayed_->begin_step(step, *session_);
   const auto start = Clock::now();
   StepResult result;
   double seconds = 0;
   answer_within(step);
   try {
     session_->enqueue_step(step, static_cast<float>(learning_rate(config_.train, step - 1)), reader_ahead(),
-                           static_cast<std::int64_t>(own_stop()));
+                           static_cast<std::int64_t>(own_stop()), replayed_ ? replayed_->gradients() : nullptr);
     if (session_->is_interrupted()) {
       if (explainer_) explainer_->drop_step();
       return 0;
@@ -330,6 +322,7 @@ int Trainer::step(std::int64_t step, StepMetrics& metrics) {
     return static_cast<int>(error.code());
   }
   metrics = step_metrics(config_, step, result, seconds);
+  if (replayed_ && replayed_->ends(metrics, result, config_)) return 0;  // nothing more comes of it
   const std::int64_t batch = config_.train.global_batch;
   tell("warning", skipped_.note(metrics, dataset_->train.targets((step - 1) * batch, batch) > 0));
   try {

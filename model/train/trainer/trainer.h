@@ -26,6 +26,7 @@
 #include "model/train/run_dir/run_dir.h"
 #include "model/train/session/session.h"
 #include "model/train/trainer/best_validation.h"
+#include "model/train/trainer/replayed_run.h"
 #include "model/train/trainer/step_numbers.h"
 #include "runtime/device/cpu_topology.h"
 #include "runtime/device/step_verifier.h"
@@ -45,14 +46,15 @@ struct TrainJob {
   std::function<std::string(const std::vector<std::string>& changes)> fit_text = {};
   std::string other_path;  ///< a dry run compares with that configuration, `other`
   std::optional<Config> other = {};
-  bool verify_order = false;   ///< verifies the order of the plan in a dry run, else of the first steps
-  bool verify_data = false;    ///< all of it, before the first step
-  bool overwrite = false;      ///< overwrites a named run directory that holds a run
-  std::string resume;          ///< "latest", "latest-valid", "auto" or a folder; empty: a new run
-  std::string run_dir;         ///< run_dir_asked_for; empty: the next runs/NAME-N
-  ExplainRequest explain;      ///< steps to look at
-  std::string config_path;     ///< data is looked up beside it too
-  std::string program_folder;  ///< and there
+  bool verify_order = false;                 ///< verifies the order of the plan in a dry run, else of the first steps
+  bool verify_data = false;                  ///< all of it, before the first step
+  bool overwrite = false;                    ///< overwrites a named run directory that holds a run
+  std::string resume;                        ///< "latest", "latest-valid", "auto" or a folder; empty: a new run
+  std::string run_dir;                       ///< run_dir_asked_for; empty: the next runs/NAME-N
+  ExplainRequest explain;                    ///< steps to look at
+  std::optional<ReplayRequest> replay = {};  ///< steps of another run, which `resume` is of
+  std::string config_path;                   ///< data is looked up beside it too
+  std::string program_folder;                ///< and there
   TimeLimit::Clock::time_point started = TimeLimit::Clock::now();  ///< train.time_limit counts from there
 };
 
@@ -242,7 +244,8 @@ class Trainer {
   bool is_save_due_ = false, is_writing_ = false;  // agreed
   TimeLimit::Clock::time_point last_save_;         // when it began
   std::optional<MetricsLog> log_;
-  std::optional<RunViews> views_;             // the first rank's
+  std::optional<RunViews> views_;  // the first rank's
+  std::optional<ReplayedRun> replayed_;
   std::unique_ptr<StepExplainer> explainer_;  // the first rank's, where steps are to be explained
   StragglerWatch stragglers_;
   SpaceReserve space_;

@@ -127,6 +127,18 @@ std::string Trainer::resume_hint() const {
                  : "start again with --resume auto";  // begun from another run's checkpoint, or from none
 }
 
+/// Answers what the session asks while a step computes.
+void Trainer::answer_within(std::int64_t step) {
+  session_->validate_on_request([this] { return is_first() && is_validation_requested(); });
+  session_->look_ahead([this, step] { return step < config_.train.steps && lacks_samples(step + 1); });
+  session_->save_by(
+      [this] {
+        const double minutes = config_.checkpoint.every_minutes;
+        return is_first() && minutes > 0 && TimeLimit::Clock::now() - last_save_ >= minutes * std::chrono::minutes(1);
+      },
+      [this] { return save_ && save_->save.is_writing(); });
+}
+
 /// The session keeps the weights that are saved, for the sample: there are no more steps.
 std::string Trainer::save_final_weights() {
   constexpr const char* kFile = "model.safetensors";

@@ -256,7 +256,10 @@ void Executor::run(const std::vector<Action>& actions) {
         unsharder_.two_level_gather(unit);
         break;
       case Action::Kind::gather_secondary: unsharder_.gather_secondary(unit); break;
-      case Action::Kind::wait_gathered: unsharder_.wait_gathered(unit); break;
+      case Action::Kind::wait_gathered:
+        if (Trace& trace = context_.device().trace(); trace.finite_check() != nullptr) trace.place().unit = unit.name;
+        unsharder_.wait_gathered(unit);
+        break;
       case Action::Kind::keep_secondary_shard: unsharder_.keep_secondary_shard(unit); break;
       case Action::Kind::drop_secondary_shard: unsharder_.drop_secondary_shard(unit); break;
       case Action::Kind::free_full: unsharder_.free_full(unit); break;
