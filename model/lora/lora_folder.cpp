@@ -32,7 +32,6 @@ constexpr const char* kForeign[] = {"use_qalora",
                                     "use_bdlora",
                                     "lora_bias",
                                     "layer_replication",
-                                    "target_parameters",
                                     "trainable_token_indices",
                                     "alora_invocation_tokens",
                                     "arrow_config",
@@ -68,7 +67,7 @@ HfConfig read_config(const std::string& folder) {
 
 /// "model.layers.3.self_attn.q_proj" of "base_model.model.model.layers.3.self_attn.q_proj.lora_A.weight"; empty where
 /// the name is another.
-std::string module_of(const std::string& tensor) {
+std::string named_module(const std::string& tensor) {
   for (const std::string_view ending :
        {".lora_A.weight", ".lora_B.weight", ".lora_magnitude_vector", ".lora_embedding_A", ".lora_embedding_B"})
     if (tensor.starts_with(kPeftPrefix) && tensor.ends_with(ending))
@@ -105,21 +104,41 @@ std::map<std::string, std::string> savable_tensors(const ModelConfig& model) {
   return modules;
 }
 
-/// Modules by the names of their tensors. `words`: the names in modules_to_save.
-AdapterModules modules_of(const std::string& file, const ModelConfig& model, const std::vector<std::string>& words) {
+/// Names that a folder's configuration has.
+struct PeftWords {
+  std::vector<std::string> modules_to_save, target_parameters;
+};
+
+/// Module that an adapter's tensor is of. Of packed experts peft's files do not say which of their tensors, where one
+/// alone has an adapter: target_parameters does. Empty where the name is another.
+std::string module_of(const std::string& tensor, const WeightFiles& files, const PeftWords& words) {
+  const std::string module = named_module(tensor), inner = module + ".base_layer", gates = ".gate_up_proj";
+  constexpr std::string_view kExperts = ".mlp.experts", kWrapped = ".mlp.experts.base_layer";
+  if (module.ends_with(kWrapped)) return module.substr(0, module.rfind('.')) + gates;
+  if (!module.ends_with(kExperts)) return module;
+  const bool has_inner = std::any_of(files.tensors().begin(), files.tensors().end(),
+                                     [&](const auto& one) { return named_module(one.first) == inner; });
+  const bool is_of_gates = std::any_of(
+      words.target_parameters.begin(), words.target_parameters.end(),
+      [&](const std::string& word) { return module + gates == word || (module + gates).ends_with("." + word); });
+  return module + (!has_inner && is_of_gates ? gates : ".down_proj");
+}
+
+/// Modules by the names of their tensors.
+AdapterModules modules_of(const std::string& file, const ModelConfig& model, const PeftWords& words) {
   std::set<std::string> products;
   const std::vector<LoraProduct> all = lora_products(model);
   for (const LoraProduct& product : all)
-    if (!product.is_of_mixture) products.insert(product.module);
+    if (!product.is_of_router) products.insert(product.module);
   const std::map<std::string, std::string> savable = savable_tensors(model);
   AdapterModules modules;
   std::vector<std::string> problems;
   const WeightFiles files(file);
   for (const auto& [name, tensor] : files.tensors()) {
-    const std::string module = module_of(name), owner = name.substr(0, name.rfind('.'));
+    const std::string module = module_of(name, files, words), owner = name.substr(0, name.rfind('.'));
     const auto saved = savable.find(name);
     bool is_saved = false;
-    for (const std::string& word : words) {
+    for (const std::string& word : words.modules_to_save) {
       const bool is_named = owner.ends_with(word) || (saved != savable.end() && saved->second.ends_with(word));
       if (module.empty() && is_named) is_saved = true, modules.used.insert(word);
     }
@@ -217,10 +236,10 @@ std::string module_of_head(const ModelConfig& model) {
 std::string config_json(const ModelConfig& model, const LoraConfig& lora) {
   const auto products = lora_products(model);
   const auto targets = lora_targets(model, lora);
-  std::vector<std::string> modules;
+  std::vector<std::string> modules, tensors;  // modules that peft wraps; tensors of modules
   ModulesByValue ranks, alphas;
   for (const LoraTarget& target : targets) {
-    modules.push_back(target.module);
+    (target.experts > 0 ? tensors : modules).push_back(target.module);
     if (target.rank != lora.rank) ranks[static_cast<double>(target.rank)].push_back(target.module);
     if (target.alpha != lora.alpha) alphas[target.alpha].push_back(target.module);
   }
@@ -243,6 +262,7 @@ std::string config_json(const ModelConfig& model, const LoraConfig& lora) {
                                    {"task_type", kTask},
                                    {"use_dora", lora.dora},
                                    {"use_rslora", lora.rslora}};
+  if (!tensors.empty()) config["target_parameters"] = shortest_patterns(products, tensors);
   if (has_tied_embedding(model, saved)) config["ensure_weight_tying"] = true;
   return json_text(config) + "\n";
 }
@@ -302,11 +322,12 @@ class AdapterSource final : public ParameterSource {
 LoraConfig read_lora_folder(const std::string& folder, const ModelConfig& model) {
   const HfConfig config = read_config(folder);
   const auto products = lora_products(model);
-  std::vector<std::string> words = words_of(config, "modules_to_save");
-  std::sort(words.begin(), words.end());
-  words.erase(std::unique(words.begin(), words.end()), words.end());
+  PeftWords words{words_of(config, "modules_to_save"), words_of(config, "target_parameters")};
+  std::vector<std::string>& saved = words.modules_to_save;
+  std::sort(saved.begin(), saved.end());
+  saved.erase(std::unique(saved.begin(), saved.end()), saved.end());
   const AdapterModules modules = modules_of(weights_of(folder), model, words);
-  if (modules.used.size() != words.size()) config.refuse("modules_to_save");
+  if (modules.used.size() != saved.size()) config.refuse("modules_to_save");
   const std::vector<std::string> targets(modules.targets.begin(), modules.targets.end());
   LoraConfig lora{.rank = config.integer("r", 8),
                   .alpha = config.number("lora_alpha", 8),

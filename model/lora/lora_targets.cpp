@@ -131,17 +131,53 @@ Error no_match(const std::vector<LoraProduct>& products, const std::string& patt
           fmt::format("the nearest are {}; other weights have no adapters", fmt::join(names, ", "))};
 }
 
-/// An expert's rows, or a router's.
-bool is_of_mixture(const std::string& parameter) {
-  return parameter.find(".experts.") != std::string::npos || parameter.ends_with(".router.weight");
+constexpr std::string_view kGateUp = ".gate_up_proj", kDown = ".down_proj";
+
+/// The packed products of a layer's experts.
+LoraProduct packed_product(const TensorRule& rule, const Shape& shape, std::int64_t experts) {
+  const std::string number = block_of(rule.parameter).substr(kBlocks.size() - 1) + ".";
+  const std::string& tensor = rule.parts.front().tensor;
+  const std::string layer = tensor.substr(0, tensor.find(number) + number.size() - 1);
+  const std::string_view last = rule.parameter.ends_with(".down") ? kDown : kGateUp;
+  return {.module = fmt::format("{}.mlp.experts{}", layer, last),
+          .parameter = rule.parameter,
+          .rows = shape[0],
+          .columns = shape[1],
+          .experts = experts,
+          .interleaved = rule.interleaved};
 }
 
-Error of_mixture(const std::string& pattern, const std::string& module) {
+Error of_router(const std::string& pattern, const std::string& module) {
   return {ExitCode::config,
-          fmt::format("lora.targets: \"{}\" is of {}, too, and experts and routers can have no adapters yet", pattern,
-                      module),
+          fmt::format("lora.targets: \"{}\" is of {}, too, and routers can have no adapters", pattern, module),
           {},
-          "name what they shall be of, such as \"self_attn.*\""};
+          "name what they shall be of, such as \"self_attn.*\" or \"experts.*\""};
+}
+
+/// Module that peft's files have of a target. Where both tensors of a layer's experts have adapters, peft wraps the
+/// module of the gates once more.
+std::string peft_module(const LoraTarget& target, const std::vector<LoraTarget>& all) {
+  std::string module = std::string(kPeftPrefix) + target.module;
+  if (target.experts == 0) return module;
+  const std::string owner = target.module.substr(0, target.module.rfind('.')), down = owner + std::string(kDown);
+  const bool is_wrapped = target.module != down && std::any_of(all.begin(), all.end(), [&](const LoraTarget& other) {
+                            return other.module == down;
+                          });
+  return std::string(kPeftPrefix) + owner + (is_wrapped ? ".base_layer" : "");
+}
+
+/// peft has nothing but plain adapters of experts.
+void check_experts(const std::vector<LoraTarget>& targets, const LoraConfig& lora) {
+  const auto found =
+      std::find_if(targets.begin(), targets.end(), [](const auto& target) { return target.experts > 0; });
+  if (found == targets.end()) return;
+  const auto refuse = [&](const char* key, const char* what) {
+    throw Error(ExitCode::config,
+                fmt::format("{}: the adapters of {}, of experts, have no {}", key, found->module, what), {},
+                "leave it out, or name products without experts in lora.targets");
+  };
+  if (lora.dora) refuse("lora.dora", "magnitudes");
+  if (lora.dropout > 0) refuse("lora.dropout", "dropout");
 }
 
 }  // namespace
@@ -181,11 +217,15 @@ std::vector<LoraProduct> lora_products(const ModelConfig& model) {
                    .columns = shape[1],
                    .is_embedding = true};
     if (!rule.parameter.starts_with(kBlocks) || shape.rank() != 2) continue;
+    if (rule.parameter.find(".experts.") != std::string::npos) {
+      products.push_back(packed_product(rule, shape, model.experts));
+      continue;
+    }
     std::int64_t row = 0;
     for (const TensorPart& part : rule.parts) {
       const std::int64_t rows = part.rows != 0 ? part.rows : shape[0];
       products.push_back({without_ending(part.tensor), rule.parameter, row, rows, shape[1], rule.is_transposed,
-                          is_of_mixture(rule.parameter)});
+                          rule.parameter.ends_with(".router.weight")});
       row += rows;
     }
   }
@@ -199,8 +239,10 @@ std::vector<LoraProduct> matching(const std::vector<LoraProduct>& products, cons
   for (const LoraProduct& product : products) {
     bool is_matched = false;
     for (const std::string& pattern : patterns) {
-      if (!is_named_by(pattern, product.module) || (product.is_embedding && pattern == kAllLinear)) continue;
-      if (product.is_of_mixture) throw of_mixture(pattern, product.module);
+      if (!is_named_by(pattern, product.module) ||
+          ((product.is_embedding || product.is_of_router) && pattern == kAllLinear))
+        continue;
+      if (product.is_of_router) throw of_router(pattern, product.module);
       used.insert(pattern);
       is_matched = true;
     }
@@ -226,6 +268,7 @@ std::vector<LoraTarget> lora_targets(const ModelConfig& model, const LoraConfig&
   }
   ranks.check_used(targets);
   alphas.check_used(targets);
+  check_experts(targets, lora);
   return targets;
 }
 
@@ -248,8 +291,10 @@ void attach_adapters(LanguageModel& model, const std::vector<LoraTarget>& target
   std::map<std::string, Linear*> products;
   std::map<std::string, TransformerBlock*> blocks;
   std::map<std::string, Embedding*> embeddings;
+  std::map<std::string, Experts*> experts;
   visit(model, [&](Module& module) {
     if (auto* const product = dynamic_cast<Linear*>(&module)) products[module.path()] = product;
+    if (auto* const own = dynamic_cast<Experts*>(&module)) experts[module.path()] = own;
     if (auto* const embedding = dynamic_cast<Embedding*>(&module)) embeddings[module.path()] = embedding;
     if (auto* const block = dynamic_cast<TransformerBlock*>(&module)) blocks[module.path()] = block;
   });
@@ -262,14 +307,20 @@ void attach_adapters(LanguageModel& model, const std::vector<LoraTarget>& target
     }
     LoraAdapters*& own = adapters[block];
     if (own == nullptr) own = &blocks.at(block)->make_adapters();
-    products.at(without_ending(target.parameter))
-        ->add_adapter(own->add(below_block(target), {.in = target.columns,
-                                                     .rows = target.rows,
-                                                     .rank = target.rank,
-                                                     .first_row = target.row,
-                                                     .scale = target.scale,
-                                                     .dropout = dropout,
-                                                     .has_magnitude = target.has_magnitude}));
+    LoraAdapter& adapter = own->add(below_block(target), {.in = target.columns,
+                                                          .rows = target.own_rows(),
+                                                          .rank = target.rank,
+                                                          .first_row = target.row,
+                                                          .experts = target.experts,
+                                                          .scale = target.scale,
+                                                          .dropout = dropout,
+                                                          .has_magnitude = target.has_magnitude});
+    if (target.experts == 0) {
+      products.at(without_ending(target.parameter))->add_adapter(adapter);
+    } else {
+      const std::size_t dot = target.parameter.rfind('.');
+      experts.at(target.parameter.substr(0, dot))->add_adapter(target.parameter.ends_with(".down"), adapter);
+    }
   }
 }
 
@@ -309,7 +360,7 @@ std::vector<ParameterShape> adapter_parameters(const std::vector<LoraTarget>& ta
       parameters.push_back({target.b(), {target.columns, target.rank}});
       continue;
     }
-    parameters.push_back({target.a(), {target.rank, target.columns}});
+    parameters.push_back({target.a(), {target.rank * std::max<std::int64_t>(1, target.experts), target.columns}});
     parameters.push_back({target.b(), {target.rows, target.rank}});
     if (target.has_magnitude) parameters.push_back({target.magnitude(), {target.rows}});
   }
@@ -319,14 +370,18 @@ std::vector<ParameterShape> adapter_parameters(const std::vector<LoraTarget>& ta
 TensorMap adapter_map(const std::vector<LoraTarget>& targets) {
   TensorMap map;
   for (const LoraTarget& target : targets) {
-    const std::string module = std::string(kPeftPrefix) + target.module;
+    const std::string module = peft_module(target, targets);
     if (target.is_embedding) {
       map.rules.push_back({target.a(), {{module + ".lora_embedding_A", target.rows}}, true});
       map.rules.push_back({target.b(), {{module + ".lora_embedding_B"}}});
       continue;
     }
     map.rules.push_back({target.a(), {{module + ".lora_A.weight"}}});
-    map.rules.push_back({target.b(), {{module + ".lora_B.weight"}}});
+    map.rules.push_back({.parameter = target.b(),
+                         .parts = {{module + ".lora_B.weight"}},
+                         .matrices = target.experts,
+                         .interleaved = target.interleaved,
+                         .are_side_by_side = target.experts > 0});
     if (target.has_magnitude) map.rules.push_back({target.magnitude(), {{module + ".lora_magnitude_vector"}}});
   }
   return map;

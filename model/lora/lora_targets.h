@@ -21,12 +21,19 @@ struct LoraProduct {
   std::string parameter;  ///< parameter that holds its rows: "blocks.3.attention.qkv.weight"
   std::int64_t row = 0, rows = 0, columns = 0;
   bool is_transposed = false;  ///< transformers' Conv1D, whose weight is (in, out)
-  bool is_of_mixture = false;  ///< an expert's, or a router's, which can have no adapters yet
-  bool is_embedding = false;   ///< rows: of the vocabulary, without padding
+  bool is_of_router = false;   ///< true: it can have no adapter
+  /// Experts whose packed products it is, all rows of `parameter`; 0: it is one. Its module is the tensor that
+  /// transformers holds: "model.layers.3.mlp.experts.gate_up_proj", whatever the files have.
+  std::int64_t experts = 0;
+  std::int64_t interleaved = 1;  ///< that tensor's: see TensorRule
+
+  /// Rows of a product.
+  std::int64_t own_rows() const { return experts > 0 ? rows / experts : rows; }
+  bool is_embedding = false;  ///< rows: of the vocabulary, without padding
 
   /// The adapter's parameters: "blocks.3.lora.self_attn.q_proj.lora_A.weight", (rank, columns), and lora_B, (rows,
-  /// rank). Of the embedding "token_embedding.lora.embed_tokens.lora_embedding_A", (padded rows, rank), and
-  /// lora_embedding_B, (columns, rank).
+  /// rank); of experts A has rank rows for each. Of the embedding "token_embedding.lora.embed_tokens.lora_embedding_A",
+  /// (padded rows, rank), and lora_embedding_B, (columns, rank).
   std::string a() const { return name_of(is_embedding ? "lora_embedding_A" : "lora_A.weight"); }
   std::string b() const { return name_of(is_embedding ? "lora_embedding_B" : "lora_B.weight"); }
   /// "lora_magnitude_vector", (rows).
@@ -54,7 +61,7 @@ inline const std::string kTokenEmbedding = "token_embedding.weight";
 inline constexpr std::string_view kPeftPrefix = "base_model.model.";
 
 /// True if a pattern of modules names this one: a NamePattern of all of its name, or of what is after one of its dots.
-/// "all-linear", peft's word, names all products.
+/// "all-linear", peft's word, names all products, but matching() leaves out routers.
 bool is_named_by(const std::string& pattern, const std::string& module);
 
 /// Shapes of a model's parameters, by name.

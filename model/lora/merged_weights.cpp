@@ -68,7 +68,7 @@ class MergedWeights final : public ParameterSource {
               b[static_cast<std::size_t>(i)];
         continue;
       }
-      factors.a = all_of(target.a(), target.rank * target.columns);
+      factors.a = all_of(target.a(), target.rank * target.columns * std::max<std::int64_t>(1, target.experts));
       factors.b = all_of(target.b(), target.rows * target.rank);
       if (target.has_magnitude) take_row_factors(target, factors);
     }
@@ -98,7 +98,8 @@ class MergedWeights final : public ParameterSource {
     std::fill(change.begin(), change.end(), 0.0f);
     for (std::int64_t k = 0; k < target.rank; ++k) {
       const float b = factors.b[static_cast<std::size_t>(row * target.rank + k)];
-      const float* const a = factors.a.data() + k * target.columns;
+      const std::int64_t expert = target.experts > 0 ? row / target.own_rows() : 0;
+      const float* const a = factors.a.data() + (expert * target.rank + k) * target.columns;
       for (std::size_t i = 0; i < change.size(); ++i) change[i] += b * a[i];
     }
     for (float& value : change) value *= target.scale;

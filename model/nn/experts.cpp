@@ -90,8 +90,15 @@ Tensor Experts::forward(const Tensor& x, const Routing& routing) {
     return output(exchange->combine(grouped_linear(hidden, down_, down_bias_, dealt.routing), routing, dealt));
   }
   const Tensor rows = gather_tokens(input(x), routing);
-  const Tensor hidden = gated(grouped_linear(rows, gate_up_, gate_up_bias_, routing), options_.activation);
-  return output(combine_tokens(grouped_linear(hidden, down_, down_bias_, routing), routing));
+  const Tensor hidden = gated(product(rows, gate_up_, gate_up_bias_, gate_up_adapter_, routing), options_.activation);
+  return output(combine_tokens(product(hidden, down_, down_bias_, down_adapter_, routing), routing));
+}
+
+Tensor Experts::product(const Tensor& x, Parameter& weight, Parameter* bias, LoraAdapter* adapter,
+                        const Routing& routing) {
+  const Tensor y = grouped_linear(x, weight, bias, routing);
+  if (adapter == nullptr || !adapter->is_on()) return y;
+  return add(y, cast((*adapter)(adapter->cast_input(x), routing), y.dtype()));
 }
 
 const ExpertExchange* Experts::find_exchange() {
@@ -109,6 +116,8 @@ const ExpertExchange* Experts::find_exchange() {
            "cut all parameters on dim 0, over a number of ranks that divides the experts");
   if (!executor.groups().grid().reads_data(axis))
     refuse(", whose ranks read the same data", "use an axis whose ranks read different data");
+  if (gate_up_adapter_ != nullptr || down_adapter_ != nullptr)
+    refuse(", and have adapters", "leave experts.parallel out, or adapters of experts");
   if (is_deterministic())
     refuse(" in a deterministic training", "do without one of the two: their sums follow from the number of ranks");
   exchange_ = std::make_unique<ExpertExchange>(executor.groups().along(axis), dispatcher_, path());

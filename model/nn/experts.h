@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "model/nn/lora.h"
 #include "model/nn/mlp.h"
 #include "runtime/shard/experts/expert_exchange.h"
 #include "runtime/tensor/experts.h"
@@ -86,6 +87,10 @@ class Experts : public Layer<Experts> {
   bool is_block() const override { return true; }
   /// (N, C) -> (N, C): the sum of what each token's experts make of it, by their weights.
   Tensor forward(const Tensor& x, const Routing& routing);
+  /// Adds an adapter to one of the two products: gate_up's, or down's. The block owns it.
+  void add_adapter(bool is_of_down, LoraAdapter& adapter) {
+    (is_of_down ? down_adapter_ : gate_up_adapter_) = &adapter;
+  }
   /// Sets the way of tokens to dealt experts, before the first forward.
   void dispatch_by(Dispatcher dispatcher) { dispatcher_ = dispatcher; }
   /// Exchange of dealt experts, from the first forward on; null: there is none.
@@ -95,12 +100,17 @@ class Experts : public Layer<Experts> {
   /// Exchange of the runtime that shards it now; null where this rank has all experts.
   const ExpertExchange* find_exchange();
 
+  /// grouped_linear(), and what its adapter adds.
+  static Tensor product(const Tensor& x, Parameter& weight, Parameter* bias, LoraAdapter* adapter,
+                        const Routing& routing);
+
   ExpertsOptions options_;
   Dispatcher dispatcher_ = Dispatcher::all_to_all;
   std::unique_ptr<ExpertExchange> exchange_;
   std::weak_ptr<const Placement> placement_;  // placement of the unit whose exchange it is
   Parameter &gate_up_, &down_;
-  Parameter *gate_up_bias_, *down_bias_;  // null: none
+  Parameter *gate_up_bias_, *down_bias_;                              // null: none
+  LoraAdapter *gate_up_adapter_ = nullptr, *down_adapter_ = nullptr;  // null: none
 };
 
 /// Options of Mixture.

@@ -8,6 +8,7 @@
 
 #include "runtime/tensor/arithmetic.h"
 #include "runtime/tensor/autograd.h"
+#include "runtime/tensor/experts.h"
 #include "runtime/tensor/layout.h"
 #include "runtime/tensor/ops.h"
 #include "runtime/tensor/statistics.h"
@@ -25,12 +26,17 @@ constexpr float kLeastNorm = 1e-30f, kLargest = std::numeric_limits<float>::max(
 LoraAdapter::LoraAdapter(std::string path, const LoraOptions& options)
     : Layer(std::move(path)),
       options_(options),
-      a_(add_parameter("lora_A.weight", {options.rank, options.in},
+      a_(add_parameter("lora_A.weight", {options.rank * std::max<std::int64_t>(1, options.experts), options.in},
                        {.uniform_bound = 1 / std::sqrt(static_cast<float>(options.in))}, true)),
-      b_(add_parameter("lora_B.weight", {options.rows, options.rank}, {}, true)),
+      b_(add_parameter("lora_B.weight", {options.rows * std::max<std::int64_t>(1, options.experts), options.rank}, {},
+                       true)),
       magnitude_(options.has_magnitude ? &add_parameter("lora_magnitude_vector", {options.rows}, {.constant = 1}, false)
                                        : nullptr),
-      dropout_(make_child<Dropout>("dropout", options.dropout)) {}
+      dropout_(make_child<Dropout>("dropout", options.dropout)) {
+  if (options.experts == 0) return;
+  a_.set_matrix_rows(std::vector(static_cast<std::size_t>(options.experts), options.rank));
+  b_.set_matrix_rows(std::vector(static_cast<std::size_t>(options.experts), options.rows));
+}
 
 Tensor LoraAdapter::forward(const Tensor& x, const AdaptedProduct& product) {
   const Tensor in = dropout_(x), narrow = linear(in, a_, nullptr);
@@ -40,6 +46,11 @@ Tensor LoraAdapter::forward(const Tensor& x, const AdaptedProduct& product) {
   const Tensor base = base_of(in, product);
   const Tensor factor = as_tensor(context, *magnitude_) / row_norms(context, product.weight, true);
   return (base + added) * factor - base;
+}
+
+Tensor LoraAdapter::forward(const Tensor& x, const Routing& routing) {
+  const Tensor narrow = grouped_linear(x, a_, nullptr, routing);
+  return grouped_linear(options_.scale == 1 ? narrow : mul(narrow, options_.scale), b_, nullptr, routing);
 }
 
 Tensor LoraAdapter::base_of(const Tensor& x, const AdaptedProduct& product) const {

@@ -12,9 +12,12 @@ namespace zs {
 /// The vocabulary as stored: rows up to a multiple of 128; logits of the extra ones are masked.
 constexpr std::int64_t padded_vocab(std::int64_t vocab) { return (vocab + 127) / 128 * 128; }
 
+struct Routing;
+
 struct LoraOptions {
   std::int64_t in = 0, rows = 0, rank = 0;
   std::int64_t first_row = 0;  ///< first row of the product's weight that the adapter changes
+  std::int64_t experts = 0;    ///< number of experts, whose products of so many rows are grouped; 0: one product
   float scale = 1;             ///< factor of B A
   float dropout = 0;           ///< share of the input that is dropped, in training
   bool has_magnitude = false;  ///< DoRA
@@ -34,12 +37,17 @@ struct AdaptedProduct {
 /// With "lora_magnitude_vector" (rows), m, each row of W + scale B A is also multiplied by m and divided by its norm,
 /// which has no gradient (DoRA, Liu et al. 2024, eq. 5 and section 4.3). What it changes is then m / norm (W + scale B
 /// A) x - W x, both of the x that dropout has left, as in peft.
+///
+/// Of experts each has an A and a B of its own, one expert's rows below the other's, and there is neither a magnitude
+/// nor dropout.
 class LoraAdapter : public Layer<LoraAdapter> {
  public:
   LoraAdapter(std::string path, const LoraOptions& options);
 
   /// (..., in) -> (..., rows): what is added to the product's rows, f32. x as cast_input() has it.
   Tensor forward(const Tensor& x, const AdaptedProduct& product);
+  /// Rows of experts, (N k, in) -> (N k, rows): what is added to their products.
+  Tensor forward(const Tensor& x, const Routing& routing);
   /// Magnitudes with which the product begins as it is: the norms of its weight's rows, f32, while it is unsharded.
   Tensor first_magnitude(Context& context, const Parameter& weight) const { return row_norms(context, weight, false); }
   /// Null: it has none.

@@ -44,7 +44,10 @@ std::vector<std::int64_t> shape_in_file(const TensorRule& rule, const Shape& par
   if (!dims.empty()) dims.front() = rows;
   if (rule.matrices > 0) dims.front() /= rule.matrices;
   if (rule.is_transposed) std::reverse(dims.begin(), dims.end());
-  if (rule.matrices > 0) dims.insert(dims.begin(), rule.matrices);
+  if (rule.matrices > 0 && rule.are_side_by_side)
+    dims.back() *= rule.matrices;
+  else if (rule.matrices > 0)
+    dims.insert(dims.begin(), rule.matrices);
   return dims;
 }
 

@@ -26,6 +26,8 @@ struct TensorRule {
   std::int64_t matrices = 0;
   /// A matrix's rows are so many runs of equal length, and a file has their first rows, then their second ones.
   std::int64_t interleaved = 1;
+  /// True if a file has the same element of all matrices side by side: (rows / matrices, columns x matrices).
+  bool are_side_by_side = false;
 };
 
 /// Shape that files have of `rows` rows of a parameter.

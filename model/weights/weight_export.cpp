@@ -95,8 +95,8 @@ std::vector<ExportedTensor> exported_tensors(const TensorMap& map, const std::ve
     for (const TensorPart& part : rule.parts) {
       const std::int64_t rows = part.rows != 0 ? part.rows : rows_of(shape);
       tensors.push_back({part.tensor, rule.parameter, Shape(shape_in_file(rule, shape, rows)), row, rows,
-                         columns_of(shape), rule.is_transposed, std::max<std::int64_t>(1, rule.matrices),
-                         rule.interleaved});
+                         columns_of(shape), rule.is_transposed, rule.are_side_by_side,
+                         std::max<std::int64_t>(1, rule.matrices), rule.interleaved});
       row += rows;
     }
     if (row > rows_of(shape))

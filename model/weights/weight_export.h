@@ -32,6 +32,7 @@ struct ExportedTensor {
   Shape shape;  ///< as it is written
   std::int64_t row = 0, rows = 0, columns = 0;
   bool is_transposed = false;
+  bool are_side_by_side = false;
   std::int64_t matrices = 1, interleaved = 1;  ///< division of the rows: see TensorRule
 
   std::int64_t elems() const { return rows * columns; }
@@ -100,10 +101,25 @@ class OutputFolder {
   File mark_;  // says with its lock that the folder is being written
 };
 
+/// for_each_piece of matrices whose places are beside each other: line after line, and all is read first.
+template <class Use>
+void use_side_by_side(ParameterSource& source, const ExportedTensor& tensor, const Use& use) {
+  const std::int64_t rows = tensor.rows / tensor.matrices, length = tensor.columns * tensor.matrices;
+  std::vector<float> values(static_cast<std::size_t>(tensor.elems())), line(static_cast<std::size_t>(length));
+  source.read(tensor.parameter, tensor.row * tensor.columns, tensor.elems(), values.data());
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t at = 0; at < length; ++at) {
+      const std::int64_t row = at % tensor.matrices * rows + tensor.row_at(i), column = at / tensor.matrices;
+      line[static_cast<std::size_t>(at)] = values[static_cast<std::size_t>(row * tensor.columns + column)];
+    }
+    use(line.data(), length);
+  }
+}
+
 template <class Use>
 void for_each_piece(ParameterSource& source, const ExportedTensor& tensor, std::int64_t piece_elems, const Use& use) {
   const std::int64_t first = tensor.row * tensor.columns, count = tensor.elems();
-  if (!tensor.is_transposed && tensor.interleaved == 1) {
+  if (!tensor.is_transposed && tensor.interleaved == 1 && !tensor.are_side_by_side) {
     std::vector<float> values(static_cast<std::size_t>(std::min(count, piece_elems)));
     for (std::int64_t done = 0; done < count; done += piece_elems) {
       const std::int64_t piece = std::min(piece_elems, count - done);
@@ -112,6 +128,7 @@ void for_each_piece(ParameterSource& source, const ExportedTensor& tensor, std::
     }
     return;
   }
+  if (tensor.are_side_by_side) return use_side_by_side(source, tensor, use);
   const std::int64_t rows = tensor.rows / tensor.matrices, all_columns = tensor.columns;
   const std::int64_t lines = tensor.is_transposed ? all_columns : rows,  // lines of the file, and their lengths
       length = tensor.is_transposed ? rows : all_columns, at_once = std::max<std::int64_t>(1, piece_elems / length);

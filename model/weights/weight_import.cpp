@@ -53,6 +53,7 @@ void WeightImport::match(const TensorMap& map, const std::vector<ParameterShape>
     place.columns = columns_of(parameter.shape);
     place.matrices = std::max<std::int64_t>(1, rule.matrices);
     place.interleaved = rule.interleaved;
+    place.are_side_by_side = rule.are_side_by_side;
     std::int64_t row = 0;
     for (const TensorPart& part : rule.parts) {
       const std::int64_t rows = part.rows != 0 ? part.rows : rows_of(parameter.shape);
@@ -139,6 +140,7 @@ void WeightImport::read(const std::string& parameter, const Block& block, float*
 }
 
 void WeightImport::read_part(const Place& place, const Part& part, const Block& block, float* out) {
+  if (place.are_side_by_side) return read_side_by_side(place, part, block, out);
   const std::int64_t matrix_rows = part.rows / place.matrices, run = matrix_rows / place.interleaved;
   std::int64_t row = block.row - part.row;
   for (const std::int64_t end = row + block.rows; row < end;) {  // run after run
@@ -155,6 +157,19 @@ void WeightImport::read_part(const Place& place, const Part& part, const Block& 
       read_rows(part, lines, place.columns, block, out);
     out += rows * block.columns;
     row += rows;
+  }
+}
+
+void WeightImport::read_side_by_side(const Place& place, const Part& part, const Block& block, float* out) {
+  const std::int64_t rows = part.rows / place.matrices, run = rows / place.interleaved;
+  lines_.resize(static_cast<std::size_t>(part.rows * place.columns));
+  read_values(part, 0, lines_.data(), part.rows * place.columns);
+  for (std::int64_t i = 0; i < block.rows; ++i) {
+    const std::int64_t row = block.row - part.row + i, at = row % rows, line = at % run * place.interleaved + at / run;
+    for (std::int64_t c = 0; c < block.columns; ++c) {
+      const std::int64_t column = (block.column + c) * place.matrices + row / rows;
+      out[i * block.columns + c] = lines_[static_cast<std::size_t>(line * place.columns * place.matrices + column)];
+    }
   }
 }
 

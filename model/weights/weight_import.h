@@ -43,6 +43,7 @@ class WeightImport {
     std::vector<Part> parts;
     std::optional<Part> twin;  // has the values of the first part once more
     std::int64_t columns = 0;
+    bool are_side_by_side = false;
     std::int64_t matrices = 1, interleaved = 1;  // division of each part's rows: see TensorRule
   };
   /// Rows of a part that files have `step` lines apart.
@@ -61,6 +62,8 @@ class WeightImport {
   void read_part(const Place& place, const Part& part, const Block& block, float* out);
   void read_rows(const Part& part, const Lines& lines, std::int64_t columns, const Block& block, float* out);
   void read_transposed(const Part& part, const Lines& lines, const Block& block, float* out);
+  /// All of the file's tensor is read at once.
+  void read_side_by_side(const Place& place, const Part& part, const Block& block, float* out);
   void read_values(const Part& part, std::int64_t first, float* out, std::int64_t count);
 
   WeightFiles files_;

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/message_of.h"
 #include "tests/model/dealt_run.h"
 
 namespace zs::test::dealt_experts_test {
@@ -103,6 +104,13 @@ TEST_CASE("replicas of dealt experts have the same bits, and bf16 ones train") {
   for (std::size_t rank = 0; rank < 2; ++rank) CHECK(found[rank].weights == found[rank + 2].weights);
   CHECK(found[0].weights != found[1].weights);
   CHECK(found[0].seen.back() < found[0].seen.front());
+}
+
+TEST_CASE("dealt experts with adapters are a usage error") {
+  const Job job{.ranks = 2, .axes = {.ep = 2}, .has_adapters = true};
+  for (const std::string& said :
+       on_ranks(2, [&](World& world) { return message_of([&] { Run(world, job).train(1); }); }))
+    CHECK_THAT(said, Catch::Contains("blocks.0.mlp.experts are dealt over axis ep, and have adapters"));
 }
 
 }  // namespace zs::test::dealt_experts_test

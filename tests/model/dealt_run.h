@@ -36,7 +36,7 @@ struct Job {
   Load load = Load::any;
   Recompute recompute = Recompute::none;
   float power = 2;  // of the norm
-  bool has_bias = false, is_frozen = false, is_bf16 = false;
+  bool has_bias = false, is_frozen = false, is_bf16 = false, has_adapters = false;
   bool is_cut_on_second_dim = false;  // over efsdp
   bool has_mean = false;              // the runtime divides by the shares of data, instead of whoever calls backward
   Activation activation = Activation::swiglu;
@@ -100,6 +100,15 @@ inline std::vector<Experts*> experts_of(Module& module) {
   for (Module* child : module.children())
     for (Experts* const experts : experts_of(*child)) found.push_back(experts);
   return found;
+}
+
+/// Gives the first product of all experts an adapter.
+inline void adapt(Module& module) {
+  if (auto* const block = dynamic_cast<TransformerBlock*>(&module))
+    for (Experts* const experts : experts_of(*block))
+      experts->add_adapter(false, block->make_adapters().add(
+                                      "gates", {.in = kWidth, .rows = 2 * kHidden, .rank = 2, .experts = kExperts}));
+  for (Module* child : module.children()) adapt(*child);
 }
 
 /// A rank's model. It does whatever its share of a step's micro-batches is.
@@ -184,6 +193,7 @@ class Run {
     set_weights(net_, job.load);
     net_.set_recompute([&](const std::string&) { return job.recompute; });
     for (Experts* const experts : experts_of(net_)) experts->dispatch_by(job.dispatcher);
+    if (job.has_adapters) adapt(net_);
     return fully_shard(net_, context_, world, sharding(job));
   }
   std::map<std::string, std::pair<ParameterPart, std::vector<float>>> weights() {

@@ -120,17 +120,27 @@ void read_folder(ConfigDraft& draft) {
 }
 
 void check_rank(ConfigDraft& draft, const std::vector<LoraTarget>& targets) {
-  const auto most = [](const LoraTarget& target) { return std::min(target.rows, target.columns); };
+  const auto most = [](const LoraTarget& target) { return std::min(target.own_rows(), target.columns); };
   const auto worst = std::max_element(targets.begin(), targets.end(), [&](const auto& a, const auto& b) {
     return a.rank - most(a) < b.rank - most(b);
   });
   if (worst->rank > most(*worst)) {
     const char* const key = worst->rank == draft.config.lora.rank ? kRank : kRanks;
     draft.report(key,
-                 fmt::format("{} {} is more than {} has, ({}, {})", key, worst->rank, worst->module, worst->rows,
+                 fmt::format("{} {} is more than {} has, ({}, {})", key, worst->rank, worst->module, worst->own_rows(),
                              worst->columns),
                  fmt::format("use at most {}", most(*worst)));
   }
+}
+
+void check_dealt(ConfigDraft& draft, const std::vector<LoraTarget>& targets) {
+  const auto of_experts =
+      std::find_if(targets.begin(), targets.end(), [](const LoraTarget& target) { return target.experts > 0; });
+  if (of_experts == targets.end() || draft.config.experts.parallel == 1) return;
+  draft.report("experts.parallel",
+               fmt::format("experts.parallel = {} does not go with adapters of {}", draft.config.experts.parallel,
+                           of_experts->module),
+               "leave experts.parallel out, or name products without experts in lora.targets");
 }
 
 void check(ConfigDraft& draft, const std::vector<LoraProduct>& products) {
@@ -145,6 +155,7 @@ void check(ConfigDraft& draft, const std::vector<LoraProduct>& products) {
     return draft.report(kTargets, "lora.targets is missing", "name products of the model: " + names_of(products));
   const std::vector<LoraTarget> targets = lora_targets(draft.config.model, lora);
   check_rank(draft, targets);
+  check_dealt(draft, targets);
   for (const SavedModule& saved : saved_modules(draft.config.model, lora))
     if (std::any_of(targets.begin(), targets.end(), [&](const auto& target) { return target.module == saved.module; }))
       draft.report(kSaved, fmt::format("{} and {} both name {}", kSaved, kTargets, saved.module),

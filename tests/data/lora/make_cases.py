@@ -20,6 +20,9 @@ CASES = {  # name: (model, rank, alpha, targets[, more])
     "embedding": ("llama3-rope", 4, 6, ["embed_tokens", "q_proj", "down_proj"], {"use_rslora": True, "rank_pattern": {"embed_tokens": 6}}),
     "embedding-gpt2": ("gpt2", 3, 5, ["wte", "c_fc"]),
     "embedding-gemma3": ("gemma3", 4, 8, ["embed_tokens", "v_proj"]),
+    "experts": ("mixtral", 4, 6, ["q_proj"], {"target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]}),
+    "experts-gpt-oss": ("gpt-oss", 3, 5, [], {"target_parameters": ["experts.gate_up_proj", "1.mlp.experts.down_proj"], "use_rslora": True}),
+    "experts-down": ("qwen2-moe", 2, 5, ["v_proj"], {"target_parameters": ["experts.down_proj"], "rank_pattern": {"layers.1.mlp.experts.down_proj": 3}}),
     "tied": ("gpt2", 3, 5, ["c_fc"], {"modules_to_save": ["wte", "lm_head", "ln_f"], "ensure_weight_tying": True}),
 }
 MODELS = pathlib.Path(__file__).resolve().parent.parent / "huggingface"

@@ -77,6 +77,8 @@ def main():
                                   ("embedding", 2, {"lora__path": lora_test.adapter("embedding")}),
                                   ("embedding-gpt2", 2, {"lora__rank": 3, "lora__targets": '["wte","c_fc"]'}),
                                   ("embedding-gemma3", 2, {"lora__path": lora_test.adapter("embedding-gemma3")}),
+                                  ("experts", 2, {"lora__path": lora_test.adapter("experts")}), ("experts-down", 1, {"lora__path": lora_test.adapter("experts-down")}),
+                                  ("experts-gpt-oss", 2, {"lora__rank": 2, "lora__targets": '["0.mlp.experts.*","1.mlp.experts.gate_up_proj","o_proj"]'}),
                                   ("patterns", 2, {"lora__path": lora_test.adapter("patterns")}), ("tied", 2, {"lora__path": lora_test.adapter("tied")}),
                                   ("qwen2", 2, {"lora__rank": 2, "lora__targets": '["k_proj","gate_proj"]'})):
             for folder in work.glob("*-" + name):

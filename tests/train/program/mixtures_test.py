@@ -42,8 +42,6 @@ def balance_case(train, work, report):
 
 
 def adapter_cases(train, work, report):
-    refused(train, work, report, "adapters of experts", CASES / "mixtral", ['"all-linear" is of', "experts and routers"], CONFIG, lora__rank=2,
-            lora__targets="all-linear")
     shutil.rmtree(work / "out", ignore_errors=True)
     result = run([train, configure(work, CASES / "olmoe"), "--set", "lora.rank=2", "--set", "lora.targets=self_attn.*", "--set", "train.lr=1e-2"])
     told = losses_of(work / "out") if result.code == 0 else []
