@@ -27,10 +27,10 @@ void export_adapter(ParameterSource& source, const ModelConfig& model, const Lor
 bool unties_head(const ModelConfig& model, const LoraConfig& lora);
 
 /// A model with its adapters added to its weights: the parameters of the model without, and the head where that is not
-/// the embedding any more. `adapters` may be the same object as `base`.
+/// the embedding any more. `adapters` may be the same object as `base`; `weight`: a factor of what they add.
 std::unique_ptr<ParameterSource> merged(std::shared_ptr<ParameterSource> base,
                                         std::shared_ptr<ParameterSource> adapters, const ModelConfig& model,
-                                        const LoraConfig& lora);
+                                        const LoraConfig& lora, double weight = 1);
 
 /// Source of the parameters that are trained: the adapters', and those of modules that are trained whole.
 std::unique_ptr<ParameterSource> trained_part(std::shared_ptr<ParameterSource> all, const ModelConfig& model,

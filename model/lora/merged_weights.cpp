@@ -15,9 +15,12 @@ const std::string kHead = "head.weight";
 class MergedWeights final : public ParameterSource {
  public:
   MergedWeights(std::shared_ptr<ParameterSource> base, std::shared_ptr<ParameterSource> adapters,
-                const ModelConfig& model, const LoraConfig& lora)
+                const ModelConfig& model, const LoraConfig& lora, double weight)
       : base_(std::move(base)), adapters_(std::move(adapters)) {
-    for (const LoraTarget& target : lora_targets(model, lora)) targets_[target.parameter].push_back(target);
+    for (LoraTarget& target : lora_targets(model, lora)) {
+      target.scale = static_cast<float>(target.scale * weight);
+      targets_[target.parameter].push_back(std::move(target));
+    }
     for (const SavedModule& saved : saved_modules(model, lora))
       for (const TensorRule& rule : saved.rules) saved_.insert(rule.parameter);
     for (const ParameterShape& parameter : base_->parameters())
@@ -139,8 +142,8 @@ bool unties_head(const ModelConfig& model, const LoraConfig& lora) {
 
 std::unique_ptr<ParameterSource> merged(std::shared_ptr<ParameterSource> base,
                                         std::shared_ptr<ParameterSource> adapters, const ModelConfig& model,
-                                        const LoraConfig& lora) {
-  return std::make_unique<MergedWeights>(std::move(base), std::move(adapters), model, lora);
+                                        const LoraConfig& lora, double weight) {
+  return std::make_unique<MergedWeights>(std::move(base), std::move(adapters), model, lora, weight);
 }
 
 }  // namespace zs

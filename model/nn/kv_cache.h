@@ -23,14 +23,20 @@ class KvCache {
   std::int64_t seen() const { return seen_; }
   void add_seen(std::int64_t tokens) { seen_ += tokens; }
   /// The next token is the first.
-  void clear() { seen_ = 0; }
+  void clear() {
+    seen_ = 0;
+    kept_.clear();
+  }
 
   /// (capacity, width): of the attention `owner`, a token's keys, then its values.
   Tensor rows(const void* owner, Context& context, std::int64_t width, DType dtype);
+  /// Place for what `owner` has of the weights alone, which stay as they are while tokens follow each other. Empty at
+  /// first.
+  Tensor& kept(const void* owner) { return kept_[owner]; }
 
  private:
   std::int64_t capacity_, seen_ = 0;
-  std::map<const void*, Tensor> rows_;
+  std::map<const void*, Tensor> rows_, kept_;
 };
 
 }  // namespace zs

@@ -154,6 +154,7 @@ void LanguageModel::use_cache(KvCache* cache) {
   cache_ = cache;
   for_each_module(*this, [=](Module& module) {
     if (auto* const attention = dynamic_cast<Attention*>(&module)) attention->use_cache(cache);
+    if (auto* const adapters = dynamic_cast<LoraAdapters*>(&module)) adapters->use_cache(cache);
   });
 }
 

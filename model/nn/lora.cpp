@@ -44,8 +44,15 @@ Tensor LoraAdapter::forward(const Tensor& x, const AdaptedProduct& product) {
   if (magnitude_ == nullptr) return added;
   Context& context = x.context();
   const Tensor base = base_of(in, product);
-  const Tensor factor = as_tensor(context, *magnitude_) / row_norms(context, product.weight, true);
-  return (base + added) * factor - base;
+  return (base + added) * row_factors(context, product.weight) - base;
+}
+
+Tensor LoraAdapter::row_factors(Context& context, const Parameter& weight) {
+  const auto computed = [&] { return as_tensor(context, *magnitude_) / row_norms(context, weight, true); };
+  if (cache_ == nullptr) return computed();
+  Tensor& kept = cache_->kept(this);
+  if (!kept) kept = computed();
+  return kept;
 }
 
 Tensor LoraAdapter::forward(const Tensor& x, const Routing& routing) {
@@ -98,6 +105,10 @@ LoraAdapter& LoraAdapters::add(const std::string& name, const LoraOptions& optio
 
 EmbeddingAdapter& LoraAdapters::add(const std::string& name, const EmbeddingLoraOptions& options) {
   return make_child<EmbeddingAdapter>(name, options);
+}
+
+void LoraAdapters::use_cache(KvCache* cache) {
+  for (LoraAdapter* adapter : adapters_) adapter->use_cache(cache);
 }
 
 void LoraAdapters::set_on(bool is_on) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/nn/dropout.h"
+#include "model/nn/kv_cache.h"
 
 namespace zs {
 
@@ -57,8 +58,12 @@ class LoraAdapter : public Layer<LoraAdapter> {
   const LoraOptions& options() const { return options_; }
   bool is_on() const { return is_on_; }
   void set_on(bool is_on) { is_on_ = is_on; }
+  /// null: what follows from the weights alone is computed anew.
+  void use_cache(KvCache* cache) { cache_ = cache; }
 
  private:
+  /// (rows), f32: magnitudes through norms.
+  Tensor row_factors(Context& context, const Parameter& weight);
   /// (rows), f32, without gradient: norms of the rows of the weight, with what A and B change or without.
   Tensor row_norms(Context& context, const Parameter& weight, bool with_change) const;
   /// The rows' product of x, without bias and adapter, f32.
@@ -69,6 +74,7 @@ class LoraAdapter : public Layer<LoraAdapter> {
   Parameter* magnitude_;
   Dropout& dropout_;
   bool is_on_ = true;
+  KvCache* cache_ = nullptr;
 };
 
 struct EmbeddingLoraOptions {
@@ -106,6 +112,7 @@ class LoraAdapters : public Module {
   /// Off: the products are as if there were no adapters.
   void set_on(bool is_on);
   bool is_on() const { return is_on_; }
+  void use_cache(KvCache* cache);
 
  private:
   std::vector<LoraAdapter*> adapters_;

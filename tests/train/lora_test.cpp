@@ -8,6 +8,7 @@
 #include "model/families/family.h"
 #include "model/lora/saved_modules.h"
 #include "model/train/plan/plan.h"
+#include "model/train/session/session.h"
 #include "tests/train/config_text.h"
 
 namespace zs::test::lora_test {
@@ -186,6 +187,32 @@ TEST_CASE("an adapter that lora.path names is refused beside a plan, as one that
   Overrides by_plan = overrides;
   by_plan.push_back("plan.apply=blocks.*");
   CHECK_THAT(only_problem(text, by_plan).what(), Catch::Contains("lora.path does not go with plan.apply"));
+}
+
+TEST_CASE("norms that magnitudes are divided by are computed once while tokens follow each other") {
+  Config config = with_lora({"lora.dora=true", "model.layers=2"});
+  const auto world = make_single_world({});
+  const auto device = Device::create(DeviceKind::cpu, {.threads = 1, .cpus = {}, .sync_timeout_s = 60});
+  Session session(*device, *world, config, Session::Use::inference);
+  begin_adapters(session);
+  device->trace().start();
+  const auto norms = [&] {
+    const auto entries = device->trace().entries();
+    return std::count_if(entries.begin(), entries.end(),
+                         [](const TraceEntry& entry) { return entry.op.name == "rows_of"; });
+  };
+  KvCache cache(8);
+  session.next_token_logits({1, 2}, &cache);
+  const auto first = norms();
+  CHECK(first > 0);
+  const std::vector<float> cached = session.next_token_logits({3}, &cache);
+  CHECK(norms() == first);
+  const std::vector<float> whole = session.next_token_logits({1, 2, 3});
+  CHECK(norms() == 2 * first);
+  for (std::size_t i = 0; i < whole.size(); ++i) CHECK(cached[i] == Approx(whole[i]).margin(1e-5));
+  cache.clear();
+  session.next_token_logits({1}, &cache);
+  CHECK(norms() == 3 * first);
 }
 
 }  // namespace zs::test::lora_test

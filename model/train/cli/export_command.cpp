@@ -46,6 +46,10 @@ Command::Action add_export(CLI::App& app, const Invocation& by) {
   app.add_option("--shard-mib", job->shard_mib, "about how many MiB a file of weights has at most")
       ->check(integer_from(1, 1 << 30));
   app.add_flag("--adapter", job->is_adapter, "the LoRA adapter alone, as peft loads it");
+  app.add_option("--merge", job->merges, "a LoRA adapter that is added to the weights, times WEIGHT (1); repeatable")
+      ->type_name("FOLDER[=WEIGHT]")
+      ->check(not_empty)
+      ->allow_extra_args(false);
   app.add_option("--set", job->overrides, "key=value: a key of the configuration that is read; repeatable")
       ->allow_extra_args(false);
   return [job, by] { return run_alone([&] { return print_answer(export_from(*job, by)); }); };

@@ -310,12 +310,16 @@ void write_adapter(const ExportSource& source, const ExportJob& job) {
 }
 
 void write_model(ExportSource source, const ExportJob& job) {
+  if (job.is_adapter && !job.merges.empty())
+    throw Error(ExitCode::usage, "--adapter writes one adapter, and --merge adds some to the model", job.to,
+                "leave one of the two out");
   if (job.is_adapter) return write_adapter(source, job);
   std::shared_ptr<ParameterSource> weights = source.weights;
   if (source.lora.is_on()) {
     weights = merged(source.weights, source.adapter, source.model, source.lora);
     if (unties_head(source.model, source.lora)) source.model.tied_head = false;
   }
+  weights = with_merged(std::move(weights), source.model, job.merges);
   is_gguf(job.to) ? write_gguf(*weights, source, job) : write_folder(*weights, source, job);
   if (!source.tokenizer.empty() && !has_tokenizer(source.tokenizer))
     print_warning(fmt::format("exported without a tokenizer: there is none in {}", source.tokenizer));

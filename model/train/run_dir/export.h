@@ -18,6 +18,7 @@ struct ExportJob {
                             ///< that the model came from, else f32
   std::int64_t shard_mib = 5120;            ///< a file of weights has about so much at most
   bool is_adapter = false;                  ///< writes the adapter alone, as peft loads it
+  std::vector<std::string> merges = {};     ///< "FOLDER" or "FOLDER=WEIGHT": adapters that are added to the weights
   RunMark* run = nullptr;                   ///< whose export it is: one that it has made before may go
   std::vector<std::string> overrides = {};  ///< --set
 };

@@ -1,13 +1,34 @@
 #include "model/train/run_dir/export_sources.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <utility>
 
+#include "model/lora/lora_folder.h"
+#include "model/lora/saved_modules.h"
+#include "model/train/config/expand_path.h"
 #include "model/train/rank/error_line.h"
 #include "runtime/shard/checkpoint/held_state.h"
 #include "runtime/shard/optimizers/optimizer.h"
 
 namespace zs {
+namespace {
+
+/// An adapter's folder, and what its change is multiplied with.
+std::pair<std::string, double> merge_of(const std::string& text) {
+  const std::size_t at = text.rfind('=');
+  if (at == text.npos) return {text, 1};
+  double weight = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, failed] = std::from_chars(text.data() + at + 1, end, weight);
+  if (failed != std::errc() || stop != end || !std::isfinite(weight))
+    throw Error(ExitCode::usage, fmt::format("--merge {}: the weight is no number", text), "command line",
+                "write FOLDER=WEIGHT, such as my-adapter=0.5");
+  return {text.substr(0, at), weight};
+}
+
+}  // namespace
 
 CheckpointSource::CheckpointSource(const std::string& folder, bool is_average)
     : reader_(folder),
@@ -82,6 +103,25 @@ BothWeights::BothWeights(std::shared_ptr<ParameterSource> first, std::shared_ptr
 
 void BothWeights::read(const std::string& parameter, std::int64_t first, std::int64_t count, float* out) {
   (of_first_.contains(parameter) ? first_ : second_)->read(parameter, first, count, out);
+}
+
+std::shared_ptr<ParameterSource> with_merged(std::shared_ptr<ParameterSource> weights, ModelConfig& model,
+                                             const std::vector<std::string>& merges) {
+  for (const std::string& text : merges) {
+    const auto [name, weight] = merge_of(text);
+    const LoraConfig lora = read_lora_folder(expand_path(name), model);
+    const auto refuse = [folder = lora.path](const char* what) {
+      throw Error(ExitCode::model, fmt::format("--merge adds what adapters change, and this one has {}", what), folder,
+                  "merge it alone, by --set lora.path");
+    };
+    if (lora.dora) refuse("magnitudes (DoRA), which divide by the norms of all");
+    if (!lora.modules_to_save.empty()) refuse("modules that were trained whole");
+    const auto parameters = trained_parameters(model, lora);
+    const auto adapter = std::make_shared<ImportedWeights>(open_adapter(model, lora), parameters);
+    weights = merged(std::move(weights), adapter, model, lora, weight);
+    if (unties_head(model, lora)) model.tied_head = false;
+  }
+  return weights;
 }
 
 }  // namespace zs

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "model/families/model_config.h"
 #include "model/weights/weight_export.h"
 #include "model/weights/weight_files.h"
 #include "model/weights/weight_import.h"
@@ -83,5 +84,10 @@ class BothWeights final : public ParameterSource {
   std::vector<ParameterShape> parameters_;
   std::set<std::string> of_first_;
 };
+
+/// The weights of a model and what adapters change of them, each times its weight: `merges` are "FOLDER" or
+/// "FOLDER=WEIGHT". The model is then one whose head is not tied, if that is so. Error(usage), Error(model).
+std::shared_ptr<ParameterSource> with_merged(std::shared_ptr<ParameterSource> weights, ModelConfig& model,
+                                             const std::vector<std::string>& merges);
 
 }  // namespace zs

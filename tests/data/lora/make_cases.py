@@ -90,6 +90,27 @@ def make(out, name):
     print(name, before, losses, merged)
 
 
+def weighted(out, weights):
+    """The loss of a model to whose weights several adapters are added, each times a weight: what peft says that each changes."""
+    import peft
+    import torch
+    import transformers
+    folder = MODELS / CASES[next(iter(weights))][0]
+    load = lambda: transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    model, (x, y) = load(), batch_of(folder, torch)
+    for name, weight in weights.items():
+        for path, module in peft.PeftModel.from_pretrained(load(), out / name).base_model.model.named_modules():
+            if hasattr(module, "get_delta_weight"):
+                with torch.no_grad():
+                    model.get_submodule(path).weight += weight * module.get_delta_weight("default")
+    with torch.no_grad():
+        loss = loss_of(model, x, y, torch).item()
+    (out / "weighted.json").write_text(json.dumps({"model": folder.name, "adapters": weights, "peft": peft.__version__, "loss": loss}, indent=1) + "\n")
+    print("weighted", loss)
+
+
 if __name__ == "__main__":
     for one in sys.argv[2:] or CASES:
         make(pathlib.Path(sys.argv[1]), one)
+    if len(sys.argv) == 2:
+        weighted(pathlib.Path(sys.argv[1]), {"llama": 0.7, "embedding": -0.4})

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Adapters of the token embedding: five steps as peft has computed them (tests/data/lora), in and out, merged, beside a head that is tied to it, and what is
-refused. Usage: embedding_adapters_test.py TRAIN"""
+"""Adapters of the token embedding: five steps as peft has computed them (tests/data/lora), in and out, merged, beside a head that is tied to it, several adapters
+merged with weights, and what is refused. Usage: embedding_adapters_test.py TRAIN"""
 
 import json
 import pathlib
@@ -54,6 +54,31 @@ def export_cases(train, work, report):
     result = run([train, "--export", work / "embedding.gguf", work / "saved", "--adapter"])
     problems = [] if result.code == MODEL and "holds none of an embedding" in result.last_error_line() else [f"code {result.code}"]
     report.case("a GGUF file of an embedding's adapter is refused", problems, result)
+
+
+def merge_cases(train, work, report):
+    """Several adapters merged with weights, as peft says what each changes; and what cannot be merged so."""
+    want, lora = json.loads((DATA / "lora" / "weighted.json").read_text()), DATA / "lora"
+    base = DATA / "huggingface" / want["model"]
+
+    def export(name, *words):
+        return run([train, "export", base, work / name, *words])
+    first = export("weighted", *[word for name, weight in want["adapters"].items() for word in ("--merge", f"{lora / name}={weight}")])
+    loss, result = evaluate(train, "embedding", work / "weighted")
+    report.case("two adapters merged with weights", near("the loss", loss, want["loss"]), first if first.code != 0 else result)
+    halves = export("halves", "--merge", f"{lora / 'llama'}=0.5", "--set", f'lora.path="{lora / "embedding"}"', "--merge", f"{lora / 'llama'}=0.5")
+    once = export("once", "--merge", lora / "embedding", "--merge", lora / "llama")
+    losses = [evaluate(train, "embedding", work / name)[0] for name in ("halves", "once")]
+    report.case("halves of an adapter are the whole", near("the loss", losses[0], losses[1], 1e-6), halves if halves.code != 0 else once)
+    for name, words, code, said in (("magnitudes", ["--merge", f"{lora / 'dora'}=0.5"], MODEL, "has magnitudes (DoRA)"),
+                                    ("modules that were trained whole", ["--merge", lora / "patterns"], MODEL, "has modules that were trained whole"),
+                                    ("another model's", ["--merge", lora / "gpt2"], MODEL, "not an adapter of this model"),
+                                    ("a weight that is no number", ["--merge", f"{lora / 'llama'}=half"], 64, "the weight is no number"),
+                                    ("one that is not there", ["--merge", work / "nothing"], MODEL, "No such file"),
+                                    ("an adapter alone", ["--merge", lora / "llama", "--adapter"], 64, "--adapter writes one adapter")):
+        result = export("not-merged", *words)
+        problems = [] if result.code == code and said in result.last_error_line() and not (work / "not-merged").exists() else [f"code {result.code}, said {result.last_error_line()!r}"]
+        report.case(f"{name}: not merged", problems, result)
 
 
 def fresh_cases(train, work, report):
@@ -120,6 +145,7 @@ def main():
         work = pathlib.Path(place)
         training_cases(train, work, report)
         export_cases(train, work, report)
+        merge_cases(train, work, report)
         fresh_cases(train, work, report)
         reference_case(train, work, report)
         refusals(train, work, report)

@@ -56,7 +56,7 @@ def side_by_side(train, python, work, report):
     if made.returncode != 0:
         report.case("peft makes its cases", [made.stderr[-2000:]])
         return
-    for folder in sorted((work / "cases").iterdir()):
+    for folder in sorted(path for path in (work / "cases").iterdir() if path.is_dir()):
         want = json.loads((folder / "expected.json").read_text())
         result = lora_test.train_run(train, work, folder.name, 2, lora__path=f'"{folder}"')
         report.case(f"five steps of {folder.name} beside peft {want['peft']}", lora_test.compare(result, work / "out", folder.name, want), result)
