@@ -99,6 +99,12 @@ TensorMap gemma3_tensor_map(const ModelConfig& model) {
   return map;
 }
 
+const char* gemma3_difference(const ModelConfig& model) {
+  for (std::int64_t layer = 0; layer < model.layers; ++layer)
+    if (is_global(model, layer) != ((layer + 1) % 6 == 0)) return "layers without a window are not every sixth";
+  return model.local_rotary_base != 10000 ? "model.local_rotary_base is other than 10000" : nullptr;
+}
+
 }  // namespace
 
 const Family& gemma3_family() {
@@ -149,7 +155,8 @@ const Family& gemma3_family() {
       .make = make_gemma3,
       .from_config = gemma3_from_config,
       .to_config = gemma3_to_config,
-      .tensor_map = gemma3_tensor_map};
+      .tensor_map = gemma3_tensor_map,
+      .gguf = {.architecture = "gemma3", .norm_offset = 1, .difference = gemma3_difference}};
   return family;
 }
 

@@ -6,6 +6,7 @@
 #include <future>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "model/families/family.h"
 #include "model/families/gguf_blocks.h"
@@ -35,9 +36,12 @@ struct GgufTensor {
   int rank;
   std::int64_t heads;  ///< whose rows change places; 0: none do
   GgufDType dtype;
-  float factor = 1;  ///< all its numbers are stored times this
+  float factor = 1, offset = 0;  ///< all its numbers are stored times this, and with this added
+  /// Experts whose rows these are, `apart` from each other in the parameter; 0: there are none.
+  std::int64_t experts = 0, apart = 0;
 
-  std::int64_t bytes() const { return stored_bytes(dtype, rows * columns); }
+  std::int64_t matrices() const { return std::max<std::int64_t>(1, experts); }
+  std::int64_t bytes() const { return stored_bytes(dtype, matrices() * rows * columns); }
   /// Rows that belong together.
   std::int64_t rows_at_once() const {
     return heads > 0 ? rows / heads : std::max<std::int64_t>(1, kRowsElems / columns);
@@ -51,6 +55,8 @@ const std::map<std::string, std::vector<std::string>> kGgufNames = {
     {"norm", {"output_norm"}},
     {"head", {"output"}},
     {"norm1", {"attn_norm"}},
+    {"output_norm1", {"post_attention_norm"}},
+    {"output_norm2", {"post_ffw_norm"}},
     {"attention.qkv", {"attn_q", "attn_k", "attn_v"}},
     {"attention.q_norm", {"attn_q_norm"}},
     {"attention.k_norm", {"attn_k_norm"}},
@@ -59,17 +65,26 @@ const std::map<std::string, std::vector<std::string>> kGgufNames = {
     {"mlp.gate_up", {"ffn_gate", "ffn_up"}},
     {"mlp.up", {"ffn_up"}},
     {"mlp.down", {"ffn_down"}},
+    {"mlp.router", {"ffn_gate_inp"}},
+    {"mlp.shared.gate_up", {"ffn_gate_shexp", "ffn_up_shexp"}},
+    {"mlp.shared.down", {"ffn_down_shexp"}},
+    {"mlp.shared_gate", {"ffn_gate_inp_shexp"}},
 };
 
+/// "blk.3." of "blocks.3.attention.qkv.weight", and the rest of it; empty where it is of no block.
+std::pair<std::string, std::string> block_and_rest(const std::string& parameter) {
+  constexpr std::string_view kBlocks = "blocks.";
+  if (!parameter.starts_with(kBlocks)) return {"", parameter};
+  const auto dot = parameter.find('.', kBlocks.size());
+  return {"blk." + parameter.substr(kBlocks.size(), dot + 1 - kBlocks.size()), parameter.substr(dot + 1)};
+}
+
 /// "blk.3.attn_q.weight" of the first part of "blocks.3.attention.qkv.weight".
-std::string gguf_name(const TensorRule& rule, std::size_t part) {
-  std::string module = rule.parameter.substr(0, rule.parameter.rfind('.')), block;
-  const std::string kind = rule.parameter.substr(rule.parameter.rfind('.'));
-  if (constexpr std::string_view kBlocks = "blocks."; module.starts_with(kBlocks)) {
-    const auto dot = module.find('.', kBlocks.size());
-    block = "blk." + module.substr(kBlocks.size(), dot + 1 - kBlocks.size());
-    module.erase(0, dot + 1);
-  }
+std::string gguf_name(const TensorRule& rule, std::size_t part, const GgufFamily& family) {
+  const auto [block, rest] = block_and_rest(rule.parameter);
+  if (rest == "attention.sinks") return block + "attn_sinks.weight";
+  const std::string module = rest.substr(0, rest.rfind('.')), kind = rest.substr(rest.rfind('.'));
+  if (module == "norm2") return block + family.norm2 + kind;
   const bool is_fused = module == "attention.qkv" && rule.parts.size() == 1;
   return block + (is_fused ? "attn_qkv" : kGgufNames.at(module).at(part)) + kind;
 }
@@ -78,7 +93,7 @@ std::string gguf_name(const TensorRule& rule, std::size_t part) {
 /// and of every third between.
 bool has_six_bits(const std::string& name, std::int64_t layers, bool is_tied) {
   if (name == (is_tied ? "token_embd.weight" : "output.weight") || name.ends_with("attn_qkv.weight")) return true;
-  if (!name.ends_with("attn_v.weight") && !name.ends_with("ffn_down.weight")) return false;
+  if (!name.ends_with("attn_v.weight") && name.find(".ffn_down") == name.npos) return false;
   constexpr std::size_t kBlock = std::string_view("blk.").size();
   const std::int64_t block = std::stoll(name.substr(kBlock)), eighth = layers / 8;
   return block < eighth || block >= 7 * layers / 8 || (block - eighth) % 3 == 2;
@@ -86,7 +101,7 @@ bool has_six_bits(const std::string& name, std::int64_t layers, bool is_tied) {
 
 GgufDType stored_as(GgufFileType type, const std::string& name, int rank, std::int64_t columns,
                     const ModelConfig& model) {
-  if (rank < 2 || name == "position_embd.weight") return GgufDType::f32;
+  if (rank < 2 || name == "position_embd.weight" || name.find("ffn_gate_inp") != name.npos) return GgufDType::f32;
   GgufDType dtype = row_of(type).dtype;
   if (dtype == GgufDType::q4_k && has_six_bits(name, model.layers, model.tied_head)) dtype = GgufDType::q6_k;
   for (const GgufDType instead : {GgufDType::q8_0, GgufDType::f16})
@@ -100,6 +115,29 @@ std::int64_t permuted_heads(const GgufFamily& family, const ModelConfig& model, 
   return name.ends_with("attn_q.weight") ? model.heads : name.ends_with("attn_k.weight") ? model.kv_heads : 0;
 }
 
+/// Adds a layer's packed experts: gates and others are tensors of their own.
+void add_experts(std::vector<GgufTensor>& tensors, const std::string& parameter, const Shape& shape,
+                 const ModelConfig& model, GgufFileType type) {
+  const auto [block, rest] = block_and_rest(parameter);
+  const bool is_pair = rest.find("gate_up") != rest.npos, is_bias = rest.ends_with("_bias");
+  const std::int64_t apart = shape[0] / model.experts, rows = apart / (is_pair ? 2 : 1), columns = columns_of(shape);
+  const std::vector<const char*> names =
+      is_pair ? std::vector{"ffn_gate_exps", "ffn_up_exps"} : std::vector{"ffn_down_exps"};
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const std::string name = block + names[i] + (is_bias ? ".bias" : ".weight");
+    tensors.push_back({.name = name,
+                       .parameter = parameter,
+                       .row = static_cast<std::int64_t>(i) * rows,
+                       .rows = rows,
+                       .columns = columns,
+                       .rank = shape.rank(),
+                       .heads = 0,
+                       .dtype = stored_as(type, name, shape.rank(), columns, model),
+                       .experts = model.experts,
+                       .apart = apart});
+  }
+}
+
 std::vector<GgufTensor> gguf_tensors(const TensorMap& map, const std::vector<ParameterShape>& parameters,
                                      const GgufFamily& family, const ModelConfig& model, GgufFileType type) {
   exported_tensors(map, parameters);  // for its checks
@@ -108,13 +146,21 @@ std::vector<GgufTensor> gguf_tensors(const TensorMap& map, const std::vector<Par
   std::vector<GgufTensor> tensors;
   for (const TensorRule& rule : map.rules) {
     const Shape& shape = shapes.at(rule.parameter);
+    if (rule.parameter.find(".experts.") != rule.parameter.npos) {
+      add_experts(tensors, rule.parameter, shape, model, type);
+      continue;
+    }
     std::int64_t row = 0;
     for (std::size_t i = 0; i < rule.parts.size(); ++i) {
-      const std::string name = gguf_name(rule, i);
+      const std::string name = gguf_name(rule, i, family);
       const std::int64_t rows = rule.parts[i].rows != 0 ? rule.parts[i].rows : rows_of(shape);
       tensors.push_back({name, rule.parameter, row, rows, columns_of(shape), shape.rank(),
                          permuted_heads(family, model, name),
                          stored_as(type, name, shape.rank(), columns_of(shape), model)});
+      GgufTensor& made = tensors.back();
+      if (name.ends_with("norm.weight")) made.offset = family.norm_offset;
+      if (made.rank == 2 && rows_of(shape) == 1)  // a vector in llama.cpp
+        made.rows = std::exchange(made.columns, 1), made.rank = 1, made.dtype = GgufDType::f32;
       row += rows;
     }
   }
@@ -143,9 +189,26 @@ void add_sizes(GgufFields& fields, const GgufFamily& family, const ModelConfig& 
   fields.add(prefix + "rope.freq_base", model.rotary_base);
   fields.add(prefix + "rope.dimension_count", head_dim);
   if (model.window > 0) fields.add(prefix + "attention.sliding_window", model.window);
-  if (model.rotary_scaling != "linear") return;
-  fields.add(prefix + "rope.scaling.type", std::string("linear"));
-  fields.add(prefix + "rope.scaling.factor", model.rotary_factor);
+  if (model.rotary_scaling == "linear" || model.rotary_scaling == "yarn") {
+    fields.add(prefix + "rope.scaling.type", model.rotary_scaling);
+    fields.add(prefix + "rope.scaling.factor", model.rotary_factor);
+  }
+  if (model.rotary_scaling == "yarn") fields.add(prefix + "rope.scaling.original_context_length", model.rotary_context);
+  if (model.experts == 0) return;
+  fields.add(prefix + "expert_count", model.experts);
+  fields.add(prefix + "expert_used_count", model.experts_per_token);
+  fields.add(prefix + "expert_feed_forward_length", model.expert_hidden > 0 ? model.expert_hidden : model.hidden);
+  if (model.shared_expert_hidden > 0)
+    fields.add(prefix + "expert_shared_feed_forward_length", model.shared_expert_hidden);
+}
+
+/// Setting by which llama.cpp computes another model; null: none.
+const char* difference_of(const GgufFamily& family, const ModelConfig& model) {
+  if (model.rotary_scaling == "yarn" && (model.rotary_low != 1 || model.rotary_high != 32))
+    return "model.rotary_low and model.rotary_high are other than 1 and 32";
+  if (model.rotary_scaling == "yarn" && !model.rotary_truncate && !family.rounds_ramp)
+    return "model.rotary_truncate is false";
+  return family.difference != nullptr ? family.difference(model) : nullptr;
 }
 
 /// Factors that the angles of Llama 3 are divided by, one for each pair (Grattafiori et al. 2024; the formula of
@@ -192,17 +255,20 @@ void store_rows(const GgufTensor& tensor, const std::vector<float>& values, std:
 void write_values(OutputFile& file, ParameterSource& source, const GgufTensor& tensor) {
   std::vector<float> values;
   std::vector<char> stored;
-  for (std::int64_t row = 0; row < tensor.rows; row += tensor.rows_at_once()) {
-    const std::int64_t rows = std::min(tensor.rows_at_once(), tensor.rows - row), count = rows * tensor.columns;
+  const auto write_rows = [&](std::int64_t first, std::int64_t rows) {
+    const std::int64_t count = rows * tensor.columns;
     values.resize(static_cast<std::size_t>(count));
-    source.read(tensor.parameter, (tensor.row + row) * tensor.columns, count, values.data());
+    source.read(tensor.parameter, first * tensor.columns, count, values.data());
     if (tensor.heads > 0) pair_rows(values, rows, tensor.columns);
-    if (tensor.factor != 1)
-      for (float& value : values) value *= tensor.factor;
-    stored.resize(static_cast<std::size_t>(tensor.bytes() / tensor.rows * rows));
+    if (tensor.factor != 1 || tensor.offset != 0)
+      for (float& value : values) value = value * tensor.factor + tensor.offset;
+    stored.resize(static_cast<std::size_t>(stored_bytes(tensor.dtype, count)));
     store_rows(tensor, values, stored);
     file.write(stored.data(), stored.size());
-  }
+  };
+  for (std::int64_t matrix = 0; matrix < tensor.matrices(); ++matrix)
+    for (std::int64_t row = 0; row < tensor.rows; row += tensor.rows_at_once())
+      write_rows(tensor.row + matrix * tensor.apart + row, std::min(tensor.rows_at_once(), tensor.rows - row));
 }
 
 void pad(OutputFile& file, std::int64_t bytes) {
@@ -232,6 +298,7 @@ void write_file(const GgufFields& fields, const std::vector<GgufTensor>& tensors
   for (const GgufTensor& tensor : tensors) {
     std::vector<std::int64_t> dims = {tensor.rows};
     if (tensor.rank >= 2) dims.insert(dims.begin(), tensor.columns);
+    if (tensor.experts > 0) dims.push_back(tensor.experts);
     put_tensor(infos, tensor.name, dims, tensor.dtype, place(tensor.bytes()));
   }
   const std::int64_t factor_bytes = std::ssize(factors) * std::int64_t{sizeof(float)};
@@ -253,12 +320,12 @@ void write_file(const GgufFields& fields, const std::vector<GgufTensor>& tensors
 }
 
 /// Name of the tensor that has the parameter's rows from `row` on.
-std::string tensor_of(const TensorMap& map, const std::string& parameter, std::int64_t row) {
-  for (const TensorRule& rule : map.rules) {
+std::string tensor_of(const GgufModel& of, const std::string& parameter, std::int64_t row) {
+  for (const TensorRule& rule : of.map.rules) {
     if (rule.parameter != parameter) continue;
     std::int64_t first = 0;
     for (std::size_t part = 0; part < rule.parts.size(); first += rule.parts[part++].rows)
-      if (first == row) return gguf_name(rule, part);
+      if (first == row) return gguf_name(rule, part, of.family);
   }
   ZS_CHECK(false, "no tensor has rows of {} from {} on", parameter, row);
 }
@@ -275,6 +342,9 @@ void check_gguf_names(const ModelConfig& model) {
   if (family_named(model.family).gguf.architecture == nullptr)
     throw Error(ExitCode::model, fmt::format("a {} does not become a GGUF file yet", model.family), {},
                 "export a folder, and convert that with llama.cpp's convert_hf_to_gguf.py");
+  if (const char* const difference = difference_of(family_named(model.family).gguf, model))
+    throw Error(ExitCode::model, fmt::format("llama.cpp would compute another model: {}", difference), {},
+                "export a folder instead");
 }
 
 void check_gguf(const ModelConfig& model, const std::string& tokenizer) {
@@ -308,7 +378,7 @@ void export_gguf_adapter(ParameterSource& source, const GgufModel& of, const std
   fields.add("adapter.lora.alpha", alpha);
   std::vector<GgufTensor> tensors;
   for (const GgufFactors& one : factors) {
-    const std::string name = tensor_of(of.map, one.parameter, one.row);
+    const std::string name = tensor_of(of, one.parameter, one.row);
     constexpr double kRounding = 1e-6;  // alpha / rank is an f32
     const double factor = one.scale * static_cast<double>(one.rank) / alpha;
     tensors.push_back({name + ".lora_a", one.a, 0, one.rank, one.columns, 2, 0, GgufDType::f32});

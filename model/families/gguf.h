@@ -18,6 +18,11 @@ struct GgufFamily {
   const char* architecture = nullptr;  ///< "llama"; null: no file can be made of the family yet
   bool permutes_heads = false;  ///< its rotary positions turn neighbours, not halves: the rows of queries and keys are
                                 ///< in another order
+  float norm_offset = 0;        ///< offset of a file's norms from the parameters
+  const char* norm2 = "ffn_norm";  ///< name of a block's second norm
+  bool rounds_ramp = false;        ///< llama.cpp rounds the ends of YaRN's ramp, though the family's models do not
+  /// Says which setting llama.cpp's architecture computes otherwise than this model; null, or a null result: none.
+  const char* (*difference)(const ModelConfig& model) = nullptr;
 };
 
 /// Kinds of file: most matrices are stored so. q4_K_M keeps in q6_K the head, fused queries, keys and values, and in

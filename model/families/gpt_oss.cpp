@@ -119,6 +119,10 @@ ModelConfig published(const char* name, std::int64_t layers, std::int64_t expert
           .experts_per_token = 4};
 }
 
+const char* gpt_oss_difference(const ModelConfig& model) {
+  return model.global_layers != every_second(model.layers) ? "not every second layer has a window" : nullptr;
+}
+
 }  // namespace
 
 const Family& gpt_oss_family() {
@@ -143,7 +147,11 @@ const Family& gpt_oss_family() {
       .make = make_gpt_oss,
       .from_config = gpt_oss_from_config,
       .to_config = gpt_oss_to_config,
-      .tensor_map = gpt_oss_tensor_map};
+      .tensor_map = gpt_oss_tensor_map,
+      .gguf = {.architecture = "gpt-oss",
+               .norm2 = "post_attention_norm",
+               .rounds_ramp = true,
+               .difference = gpt_oss_difference}};
   return family;
 }
 

@@ -63,9 +63,11 @@ const Family& mixtral_family() {
                              .make = make_mixtral,
                              .from_config = mixtral_from_config,
                              .to_config = mixtral_to_config,
-                             .tensor_map = [](const ModelConfig& model) {
-                               return with_experts(rotary_tensor_map(model, false, false), model, kMixtralNames);
-                             }};
+                             .tensor_map =
+                                 [](const ModelConfig& model) {
+                                   return with_experts(rotary_tensor_map(model, false, false), model, kMixtralNames);
+                                 },
+                             .gguf = {.architecture = "llama", .permutes_heads = true}};
   return family;
 }
 

@@ -67,9 +67,13 @@ const Family& olmoe_family() {
       .make = make_olmoe,
       .from_config = olmoe_from_config,
       .to_config = olmoe_to_config,
-      .tensor_map = [](const ModelConfig& model) {
-        return with_experts(rotary_tensor_map(model, false, true), model, qwen_mixture_names());
-      }};
+      .tensor_map =
+          [](const ModelConfig& model) {
+            return with_experts(rotary_tensor_map(model, false, true), model, qwen_mixture_names());
+          },
+      .gguf = {.architecture = "olmoe", .difference = [](const ModelConfig& model) {
+                 return model.norm_topk ? "model.norm_topk is true" : nullptr;
+               }}};
   return family;
 }
 

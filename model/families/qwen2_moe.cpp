@@ -77,9 +77,13 @@ const Family& qwen2_moe_family() {
       .make = make_qwen2_moe,
       .from_config = qwen2_moe_from_config,
       .to_config = qwen2_moe_to_config,
-      .tensor_map = [](const ModelConfig& model) {
-        return with_experts(rotary_tensor_map(model, true, false), model, qwen_mixture_names());
-      }};
+      .tensor_map =
+          [](const ModelConfig& model) {
+            return with_experts(rotary_tensor_map(model, true, false), model, qwen_mixture_names());
+          },
+      .gguf = {.architecture = "qwen2moe", .difference = [](const ModelConfig& model) {
+                 return model.norm_topk ? "model.norm_topk is true" : nullptr;
+               }}};
   return family;
 }
 

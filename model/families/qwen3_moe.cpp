@@ -35,6 +35,12 @@ nlohmann::ordered_json qwen3_moe_to_config(const ModelConfig& model) {
   return config;
 }
 
+const char* qwen3_moe_difference(const ModelConfig& model) {
+  if (model.window > 0) return "it has a window";
+  if (!model.dense_layers.empty()) return "some of its layers are no mixtures";
+  return model.norm_topk ? nullptr : "model.norm_topk is false";
+}
+
 }  // namespace
 
 const Family& qwen3_moe_family() {
@@ -73,9 +79,11 @@ const Family& qwen3_moe_family() {
       .make = make_qwen3_moe,
       .from_config = qwen3_moe_from_config,
       .to_config = qwen3_moe_to_config,
-      .tensor_map = [](const ModelConfig& model) {
-        return with_experts(rotary_tensor_map(model, false, true), model, qwen_mixture_names());
-      }};
+      .tensor_map =
+          [](const ModelConfig& model) {
+            return with_experts(rotary_tensor_map(model, false, true), model, qwen_mixture_names());
+          },
+      .gguf = {.architecture = "qwen3moe", .difference = qwen3_moe_difference}};
   return family;
 }
 

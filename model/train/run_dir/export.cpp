@@ -246,8 +246,9 @@ void check_gguf_adapter(const ModelConfig& model, const LoraConfig& lora, const 
     throw Error(ExitCode::model, "a GGUF file of an adapter holds no modules that were trained whole", to,
                 "export the merged model: leave out --adapter");
   const std::vector<LoraTarget> targets = lora_targets(model, lora);
-  if (std::any_of(targets.begin(), targets.end(), [](const LoraTarget& target) { return target.is_embedding; }))
-    throw Error(ExitCode::model, "a GGUF file of an adapter holds none of an embedding", to,
+  if (std::any_of(targets.begin(), targets.end(),
+                  [](const LoraTarget& target) { return target.is_embedding || target.experts > 0; }))
+    throw Error(ExitCode::model, "a GGUF file of an adapter holds none of an embedding or of experts", to,
                 "export the merged model: leave out --adapter");
   if (lora.dora)
     throw Error(ExitCode::model, "a GGUF file of an adapter holds no magnitudes (lora.dora)", to,

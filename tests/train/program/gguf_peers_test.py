@@ -2,6 +2,7 @@
 """GGUF files that --export writes are what PyPI's `gguf` reads: sizes, tokenizer, and every weight of a case, with the rows of queries and keys in
 llama.cpp's order, where $ZSHARD_PEER_PYTHON (or this Python) has the package; exit 77 where not. Usage: gguf_peers_test.py TRAIN"""
 
+import json
 import os
 import pathlib
 import shutil
@@ -14,11 +15,15 @@ import harness
 LIMIT_S = 120
 CASES = harness.ROOT / "tests" / "data" / "huggingface"
 TOKENIZERS = harness.ROOT / "tests" / "data" / "tokenizers"
+SPARSE = "sparse"  # a mixture of Qwen3's, trained here, too
 WIDE = "wide"  # trained here: the cases' rows are no blocks of 256
 # Case, dtype, tokenizer, and how far a weight may be off, relative to the largest of its tensor.
 RUNS = (("gpt2", "f32", "gpt2", 0), ("gpt2", "q8_0", None, 0.005), ("llama3-rope", "f16", "llama2", 0.0005), ("mistral-window", "bf16", None, 0.004),
         ("qwen2", "f32", "qwen2", 0), ("qwen3", "q8_0", None, 0.005), ("llama3-rope", "f32", "sentencepiece", 0),
-        (WIDE, "q4_K_M", None, 0.08), (WIDE, "q6_K", None, 0.02))
+        (WIDE, "q4_K_M", None, 0.08), (WIDE, "q6_K", None, 0.02), ("mixtral", "f32", None, 0), ("qwen2-moe", "f32", None, 0), ("olmoe", "q8_0", None, 0.005), ("gpt-oss", "f32", None, 0),
+        ("gemma3", "f32", None, 1e-7), (SPARSE, "q4_K_M", None, 0.08))
+# Changes of config.json by which llama.cpp has the case's model.
+CHANGES = {"gemma3": {"layer_types": ["sliding_attention"] * 3}}
 # Runs in the Python that has the package: the GGUF file, the case, the tolerance; prints what is wrong, a line each.
 PEER = """
 import json, pathlib, re, struct, sys
@@ -33,10 +38,30 @@ wanted = {name: numpy.frombuffer(data, numpy.float32, offset=8 + length + t["dat
           for name, t in header.items()}
 fields = {name: field.contents() for name, field in reader.fields.items()}
 arch = fields["general.architecture"]
-model = {"gpt2": gguf.MODEL_ARCH.GPT2, "llama": gguf.MODEL_ARCH.LLAMA, "qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}[arch]
+model = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
 blocks = config.get("n_layer", config.get("num_hidden_layers"))
 names = gguf.get_tensor_name_map(model, blocks)
 def fail(*words): print(*words)
+for name in list(wanted):  # experts one by one, or transposed with gates and others alternately, are tensors of all
+    one = re.fullmatch(r"(.*[.]experts)[.](\\d+)[.](\\w+)[.]weight", name)
+    if one and one[2] == "0":
+        all = [wanted.pop(f"{one[1]}.{e}.{one[3]}.weight") for e in range(config.get("num_local_experts") or config["num_experts"])]
+        wanted[f"{one[1]}.{one[3]}.weight"] = numpy.stack(all)
+    elif name.endswith("shared_expert_gate.weight"): wanted[name] = wanted[name][0]
+    elif "gate_up_proj" in name:
+        values = wanted.pop(name)
+        for i, part in enumerate(("gate_proj", "up_proj")):
+            half = values[..., i::2]
+            wanted[name.replace("gate_up_proj_bias", part + ".bias").replace("gate_up_proj", part + ".weight")] = half if half.ndim == 2 else half.swapaxes(1, 2)
+    elif name.endswith("experts.down_proj"): wanted[name + ".weight"] = wanted.pop(name).swapaxes(1, 2)
+    elif name.endswith("down_proj_bias"): wanted[name.replace("_bias", ".bias")] = wanted.pop(name)
+    elif name.endswith("self_attn.sinks"): wanted[name + ".weight"] = wanted.pop(name)
+    elif arch == "gemma3" and name.endswith("norm.weight"): wanted[name] = wanted[name] + 1
+counts = {"expert_count": "num_local_experts" if arch in ("llama", "gpt-oss") else "num_experts", "expert_used_count": "num_experts_per_tok", "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+          "attention.sliding_window": "sliding_window"}
+for key, setting in counts.items():
+    if config.get(setting) and fields.get(f"{arch}.{key}") != config[setting]: fail(key, "is", fields.get(f"{arch}.{key}"), "not", config[setting])
+if arch == "gpt-oss" and (fields["gpt-oss.rope.scaling.type"], fields["gpt-oss.rope.scaling.original_context_length"]) != ("yarn", 4096): fail("no yarn")
 for key, value in ((f"{arch}.block_count", blocks), (f"{arch}.vocab_size", config["vocab_size"])):
     if fields.get(key) != value: fail(key, "is", fields.get(key), "not", value)
 tensors, kinds = {t.name: t for t in reader.tensors}, {t.name: t.tensor_type for t in reader.tensors}
@@ -83,15 +108,15 @@ elif fields["tokenizer.ggml.model"] != "none": fail("there is a tokenizer from n
 """
 
 
-def train_wide(train, work, folder):
+def train_wide(train, work, folder, family="llama", more=""):
     """A folder, as the cases are, of a model whose rows are 256 numbers."""
     (work / "words.txt").write_text("the day is over and the night is long " * 40)
-    (work / "wide.toml").write_text(f"""model = {{family = "llama", layers = 8, heads = 2, width = 256, hidden = 256, context = 16, tied_head = false}}
+    (work / "wide.toml").write_text(f"""model = {{family = "{family}", layers = 8, heads = 2, width = 256, hidden = 256, context = 16, tied_head = false{more}}}
 data = {{train = "{work}/words.txt"}}
 train = {{steps = 1, global_batch = 1}}
 run = {{dir = "{work}/run", sample_tokens = 0, export = "{folder}"}}
 """)
-    harness.run([train, work / "wide.toml"], LIMIT_S)
+    harness.run([train, work / "wide.toml", "--overwrite"], LIMIT_S)
 
 
 def main():
@@ -106,8 +131,12 @@ def main():
             folder, out = pathlib.Path(place, case), pathlib.Path(place, f"{case}-{dtype}.gguf")
             if case == WIDE and not folder.exists():
                 train_wide(train, pathlib.Path(place), folder)
+            elif case == SPARSE:
+                train_wide(train, pathlib.Path(place), folder, "qwen3_moe", ", experts = 4, experts_per_token = 2")
             elif case != WIDE:
                 shutil.copytree(CASES / case, folder, dirs_exist_ok=True)
+                settings = json.loads((folder / "config.json").read_text())
+                (folder / "config.json").write_text(json.dumps({**settings, **CHANGES.get(case, {})}))
             if tokenizer:
                 for file in ("tokenizer.json", "tokenizer.model"):
                     if (TOKENIZERS / tokenizer / file).exists():

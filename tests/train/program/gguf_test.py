@@ -202,6 +202,49 @@ def adapter_cases(train, work, report):
     report.case("no GGUF of an adapter beside modules that were trained whole", problems, result)
 
 
+def numbers_of(tensors, name):
+    _, shape, data = tensors[name]
+    return struct.unpack(f"<{len(data) // 4}f", data), shape
+
+
+def mixture_cases(train, work, report):
+    """Experts are tensors of all, gates and others by themselves; Gemma's norms are those that llama.cpp multiplies with; positions that it has otherwise are refused."""
+    def made(case, change=None):
+        folder, out = copied(work, case, change), work / f"{case}.gguf"
+        return run([train, "export", folder, out, "--dtype", "f32"]), out, read_tensors(folder / "model.safetensors")
+
+    result, out, tensors = made("gpt-oss")
+    problems = [] if result.code == 0 else [f"code {result.code}"]
+    if not problems:
+        experts, width, hidden, layer = 4, 64, 64, "model.layers.1."
+        both, shape = numbers_of(tensors, layer + "mlp.experts.gate_up_proj")
+        for first, part in enumerate(("gate", "up")):
+            wanted = [both[(e * width + c) * 2 * hidden + 2 * i + first] for e in range(experts) for i in range(hidden) for c in range(width)]
+            got, dims = gguf_file.read_f32(out, f"blk.1.ffn_{part}_exps.weight")
+            problems += [] if list(got) == wanted and dims == [width, hidden, experts] else [f"{part}s have other numbers, or {dims}"]
+            biases, _ = numbers_of(tensors, layer + "mlp.experts.gate_up_proj_bias")
+            got, dims = gguf_file.read_f32(out, f"blk.1.ffn_{part}_exps.bias")
+            problems += [] if list(got) == list(biases[first::2]) and dims == [hidden, experts] else [f"biases of {part}s are others, or {dims}"]
+        for ours, theirs in (("attn_sinks.weight", "self_attn.sinks"), ("ffn_gate_inp.bias", "mlp.router.bias"), ("post_attention_norm.weight", "post_attention_layernorm.weight")):
+            problems += [] if gguf_file.read_f32(out, f"blk.1.{ours}")[0] == numbers_of(tensors, layer + theirs)[0] else [f"{ours} has other numbers"]
+        problems += is_like(gguf_file.read_fields(out)[0], **{"general.architecture": "gpt-oss", "gpt-oss.expert_count": 4, "gpt-oss.expert_used_count": 2, "gpt-oss.rope.scaling.type": "yarn"})
+    report.case("gpt-oss as GGUF", problems, result)
+    result, out, tensors = made("mixtral")
+    wanted = [value for e in range(4) for value in numbers_of(tensors, f"model.layers.0.block_sparse_moe.experts.{e}.w3.weight")[0]]
+    problems = [] if result.code == 0 and list(gguf_file.read_f32(out, "blk.0.ffn_up_exps.weight")[0]) == wanted else ["the experts have other numbers"]
+    report.case("a mixture as GGUF", problems, result)
+    result, out, tensors = made("gemma3", lambda config: config.update(layer_types=["sliding_attention"] * 3))
+    pairs = zip(gguf_file.read_f32(out, "blk.2.post_ffw_norm.weight")[0], numbers_of(tensors, "model.layers.2.post_feedforward_layernorm.weight")[0], strict=True) if result.code == 0 else [(0, 0)]
+    report.case("Gemma 3 as GGUF", [] if all(abs(a - b - 1) < 1e-6 for a, b in pairs) else ["norms are not about one"], result)
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+    result, fields = gguf_fields(train, work, {"rope_parameters": yarn})
+    report.case("YaRN as GGUF", is_like(fields, **{f"llama.rope.scaling.{key}": value for key, value in (("type", "yarn"), ("factor", 4.0), ("original_context_length", 64))}), result)
+    for more, says in (({"truncate": False}, "model.rotary_truncate is false"), ({"beta_fast": 16}, "other than 1 and 32")):
+        result, _ = gguf_fields(train, work, {"rope_parameters": {**yarn, **more}})
+        problems = [] if result.code == MODEL and says in result.last_error_line() else [f"code {result.code}: {result.last_error_line()}"]
+        report.case(f"no GGUF of YaRN with {more}", problems, result)
+
+
 def gguf_cases(train, work, report):
     model = (TOKENIZERS / "sentencepiece" / "tokenizer.model").read_bytes()
     config = {"add_bos_token": True, "add_eos_token": False, "added_tokens_decoder": {"0": {"content": "<unk>", "special": True}}}
@@ -256,6 +299,7 @@ def main():
         gguf_cases(train, pathlib.Path(work), report)
         block_cases(train, pathlib.Path(work), report)
         adapter_cases(train, pathlib.Path(work), report)
+        mixture_cases(train, pathlib.Path(work), report)
         pre_tokenizer_cases(train, pathlib.Path(work), report)
         special_token_cases(train, pathlib.Path(work), report)
         export_cases(train, pathlib.Path(work), report)

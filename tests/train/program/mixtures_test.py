@@ -134,7 +134,8 @@ def gpt_oss_cases(train, work, report):
 
 
 def refusal_cases(train, work, report):
-    refused(train, work, report, "a mixture as GGUF", CASES / "mixtral", ["a mixtral does not become a GGUF file"], run__export=work / "mixtral.gguf")
+    for case, words in (("qwen3-moe", "some of its layers are no mixtures"), ("gemma3", "layers without a window are not every sixth")):
+        refused(train, work, report, f"{case} as GGUF", CASES / case, ["llama.cpp would compute another model: " + words], run__export=work / "other.gguf")
     for case, changes, words in (
         ("mixtral", {"output_router_logits": True}, "output_router_logits"), ("mixtral", {"num_local_experts": 2**31}, "model.experts"),
         ("qwen2-moe", {"qkv_bias": False}, "qkv_bias"), ("qwen2-moe", {"use_sliding_window": True}, "use_sliding_window"),
