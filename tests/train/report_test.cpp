@@ -164,9 +164,10 @@ TEST_CASE("a report reads files of the run alone, and only as much as a run writ
 
 TEST_CASE("a record has what its lines say") {
   RunRecord record;
-  record.add({.step = 1, .loss = 3, .step_ms = 500, .val_loss = 2.f, .peak_by_kind = {{"master", 64}}});
-  record.add({.step = 2, .loss = std::nanf(""), .step_ms = 250, .val_loss = 1.f});
-  record.add({.step = 3, .loss = 1, .step_ms = 250, .val_loss = 3.f});
+  record.add({.step = 1, .loss = 3, .grad_norm = 2, .step_ms = 500, .val_loss = 2.f, .peak_by_kind = {{"master", 64}}});
+  record.add({.step = 2, .loss = std::nanf(""), .grad_norm = 7, .step_ms = 250, .val_loss = 1.f});
+  record.add({.step = 3, .loss = 1, .grad_norm = 7, .step_ms = 250, .val_loss = 3.f});
+  CHECK(data_of(report_page(record, 12))["norm"] == json{{"largest", 7}, {"step", 2}});
   CHECK(record.train_s == 1);
   CHECK(record.best_step == 2);
   CHECK(record.last_validation == 3);
@@ -175,6 +176,9 @@ TEST_CASE("a record has what its lines say") {
   CHECK(data["curves"]["loss"]["mean"] == json::array({3, nullptr, 1}));
   CHECK(data["validation"]["best"] == 1);
   CHECK(data["written"] == 12);
+  record.add({.step = 4, .grad_norm = std::nanf("")});
+  record.add({.step = 5, .grad_norm = 9});
+  CHECK(data_of(report_page(record, 12))["norm"] == json{{"largest", nullptr}, {"step", 4}});
 }
 
 TEST_CASE("figures of tasks, and loads of experts, are curves") {

@@ -108,6 +108,8 @@ const tiles = () => {
   tile('loss', last.loss === null ? 'not finite' : plain(last.loss), 'of the last step');
   if (run.validation) tile('validation', plain(run.validation.last),
       `best ${plain(run.validation.best)} at step ${run.validation.step.toLocaleString()}`);
+  if (run.norm) tile('largest gradient', run.norm.largest === null ? 'not finite' : plain(run.norm.largest),
+      `norm, in step ${run.norm.step.toLocaleString()}: replay RUN --step ${run.norm.step} looks into it`);
   tile('speed', count(last.tokens_per_s ?? 0), 'tokens a second');
   tile('tokens', count(last.tokens), 'seen so far');
   tile('time in steps', duration(run.seconds), 'without validations');

@@ -106,6 +106,9 @@ std::string report_page(const RunRecord& record, std::int64_t written_s) {
                                           : OrderedJson{{"last", short_number(record.last_validation)},
                                                         {"best", short_number(record.best_validation)},
                                                         {"step", record.best_step}}},
+      {"norm", record.largest_norm_step == 0
+                   ? OrderedJson()
+                   : OrderedJson{{"largest", short_number(record.largest_norm)}, {"step", record.largest_norm_step}}},
       {"damaged", record.damaged_lines},
       {"kinds", record.kinds},
       {"waits", {{"steps", record.waiting_steps}, {"seconds", short_number(record.data_wait_s)}}},

@@ -245,6 +245,10 @@ void RunRecord::add(const StepMetrics& metrics) {
   }
   loss.add(metrics.step, metrics.loss);
   grad_norm.add(metrics.step, metrics.grad_norm);
+  if (std::isfinite(largest_norm) && !(metrics.grad_norm <= largest_norm)) {
+    largest_norm_step = metrics.step;
+    largest_norm = metrics.grad_norm;
+  }
   lr.add(metrics.step, metrics.lr);
   tokens_per_s.add(metrics.step, metrics.tokens_per_s);
   peak_bytes.add(metrics.step, static_cast<double>(metrics.peak_bytes));

@@ -29,10 +29,12 @@ struct RunRecord {
   std::optional<StepMetrics> last = {};                             ///< step
   std::int64_t best_step = -1;                                      ///< best validation's; -1: none
   float best_validation = 0, last_validation = 0;
-  double train_s = 0;                              ///< in steps
-  double data_wait_s = 0;                          ///< part of that spent waiting for samples
-  std::int64_t waiting_steps = 0;                  ///< steps that had to wait for these
-  std::vector<LostShare> lost_updates = {};        ///< the latest
+  std::int64_t largest_norm_step = 0;        ///< step of the largest gradient norm, or the first not finite; 0: none
+  float largest_norm = -1;                   ///< its norm
+  double train_s = 0;                        ///< in steps
+  double data_wait_s = 0;                    ///< part of that spent waiting for samples
+  std::int64_t waiting_steps = 0;            ///< steps that had to wait for these
+  std::vector<LostShare> lost_updates = {};  ///< the latest
   std::map<std::string, std::int64_t> kinds = {};  ///< bytes of each kind of memory, at a step's peak
   RunState state = RunState::running;
   std::string detail = {};                       ///< words about the state
