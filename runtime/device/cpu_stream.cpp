@@ -8,6 +8,7 @@
 #include "runtime/base/deadline.h"
 #include "runtime/base/random.h"
 #include "runtime/device/cpu_topology.h"
+#include "runtime/device/finite_check.h"
 #include "runtime/device/futex.h"
 #include "runtime/device/short_time_slice.h"
 #include "runtime/device/stream_report.h"

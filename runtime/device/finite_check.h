@@ -1,21 +1,13 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <optional>
 #include <string>
 
-#include "runtime/device/stream.h"
+#include "runtime/device/trace.h"
 
 namespace zs {
-
-/// Place in a step that an op was enqueued for, as Trace says it.
-struct OpPlace {
-  const char* phase = "";
-  std::string unit;              ///< used last; empty: none
-  std::int64_t micro_batch = 0;  ///< number on this rank
-};
 
 /// Looks through what each op of a CPU device has written, f32 and bf16, for a value that is not finite. A device has
 /// it by Trace::check_finite; the host resets and asks it when the device is idle.

@@ -4,10 +4,18 @@
 #include <string>
 #include <vector>
 
-#include "runtime/device/finite_check.h"
 #include "runtime/device/stream.h"
 
 namespace zs {
+
+class FiniteCheck;
+
+/// Place in a step that an op was enqueued for.
+struct OpPlace {
+  const char* phase = "";
+  std::string unit;              ///< used last; empty: none
+  std::int64_t micro_batch = 0;  ///< number on this rank
+};
 
 /// One entry in the host's program order. `stream` is the role's number. An `op` carries its declared accesses. A
 /// `record` and the `wait`s bound to it share `record_id` (unique within the trace). `sync` is the host waiting for a
