@@ -54,6 +54,9 @@ def begins(train, work, report):
         first = json.loads((model_of(case) / "expected.json").read_text())["loss"]
         problems = [] if losses and abs(losses[0] - first) < 1e-3 * first and losses[-1] < losses[0] else [f"losses {losses}, without adapters {first}"]
         made = len(read_tensors(to / WEIGHTS)) if result.code == 0 else 0
+        if case == "experts" and result.code == 0:
+            file = run([train, "export", work / "out", work / "experts.gguf", "--adapter"])
+            problems += [] if file.code == MODEL and "holds none of an embedding or of experts" in file.last_error_line() else [f"a GGUF adapter: {file}"]
         report.case(f"new adapters of {targets} in {case}", problems + ([] if made == 2 * count else [f"{made} tensors, not {2 * count}"]), result)
 
 

@@ -43,6 +43,7 @@ import json, pathlib, random, sys
 import torch, transformers as T
 T.logging.set_verbosity_error()
 VOCAB, LENGTH, STEPS = 97, 32, int(sys.argv[2])
+EAGER = {"experts_implementation": "eager"}  # whose widths may be any
 
 def draw(rng):
     heads = rng.choice([1, 2, 3, 4, 6])
@@ -95,7 +96,7 @@ def make(out, seed, count):
         rng = random.Random(seed * 1000 + i)
         torch.manual_seed(seed * 1000 + i)
         config = draw(rng)
-        model = T.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+        model = T.AutoModelForCausalLM.from_config(config, attn_implementation="eager", **EAGER).float().eval()
         with torch.no_grad():
             for p in model.parameters(): p.add_(0.05 * torch.randn_like(p))
         folder = pathlib.Path(out) / f"{i:03}-{config.model_type}"
@@ -118,7 +119,7 @@ def make(out, seed, count):
 if sys.argv[1] == "make": make(sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
 else:
     for folder, data in zip(sys.argv[3::2], sys.argv[4::2]):
-        model, info = T.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", output_loading_info=True)
+        model, info = T.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", output_loading_info=True, **EAGER)
         lost = {k: sorted(v) for k, v in info.items() if v}
         with torch.no_grad(): print(json.dumps([loss_of(model.float().eval(), *rows(pathlib.Path(data))).item(), str(lost) if lost else ""]))
 """
