@@ -12,8 +12,7 @@ using nlohmann::json;
 
 constexpr const char *kRope = "rope_parameters", *kLocalBase = "rope_local_base_freq",
                      *kScalar = "query_pre_attn_scalar", *kActivation = "hidden_activation",
-                     *kGelu = "gelu_pytorch_tanh", *kFull = "full_attention", *kSliding = "sliding_attention",
-                     *kBase = "rope_theta", *kModelType = "gemma3_text";
+                     *kGelu = "gelu_pytorch_tanh", *kBase = "rope_theta", *kModelType = "gemma3_text";
 
 std::unique_ptr<LanguageModel> make_gemma3(const ModelConfig& model) {
   TransformerOptions options = rotary_decoder(model);
@@ -38,12 +37,12 @@ std::unique_ptr<LanguageModel> make_gemma3(const ModelConfig& model) {
 HfConfig of_global_layers(const HfConfig& config, ModelConfig& model) {
   model.local_rotary_base = config.number(kLocalBase, model.local_rotary_base);
   const HfConfig rope = config.object(kRope);
-  if (!rope.has(kFull) && !rope.has(kSliding)) return config;
-  const HfConfig local = rope.object(kSliding);
+  if (!rope.has(kFullLayer) && !rope.has(kSlidingLayer)) return config;
+  const HfConfig local = rope.object(kSlidingLayer);
   local.require("rope_type", "default");
   model.local_rotary_base = local.number(kBase, model.local_rotary_base);
   json document = config.document();
-  document[kRope] = rope.object(kFull).document();
+  document[kRope] = rope.object(kFullLayer).document();
   return {document, config.file()};
 }
 
@@ -81,7 +80,8 @@ nlohmann::ordered_json gemma3_to_config(const ModelConfig& model) {
   config[kScalar] = config["head_dim"];
   add_layer_types(config, model);
   config[kLocalBase] = model.local_rotary_base;  // readers of the older form find it here
-  config[kRope] = {{kFull, config[kRope]}, {kSliding, {{kBase, model.local_rotary_base}, {"rope_type", "default"}}}};
+  config[kRope] = {{kFullLayer, config[kRope]},
+                   {kSlidingLayer, {{kBase, model.local_rotary_base}, {"rope_type", "default"}}}};
   return config;
 }
 

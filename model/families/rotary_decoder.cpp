@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char *kTypes = "layer_types", *kFull = "full_attention", *kSliding = "sliding_attention";
+constexpr const char* kTypes = "layer_types";
 constexpr double kTwoPi = 6.28318530717958647692;
 
 /// Pair that turns so many times in the context of the first training (Peng et al. 2023, YaRN).
@@ -69,10 +69,10 @@ void take_global_layers(const HfConfig& config, ModelConfig& model, const Global
   const json* const types = config.has(kTypes) ? &config.document().at(kTypes) : nullptr;
   if (types != nullptr && (!types->is_array() || std::ssize(*types) != model.layers)) config.refuse(kTypes);
   for (std::int64_t layer = 0; layer < std::min(model.layers, kMostLayers); ++layer) {
-    const json type = types == nullptr ? json((layer + 1) % defaults.every == 0 ? kFull : kSliding)
+    const json type = types == nullptr ? json((layer + 1) % defaults.every == 0 ? kFullLayer : kSlidingLayer)
                                        : types->at(static_cast<std::size_t>(layer));
-    if (type != kFull && type != kSliding) config.refuse(kTypes);
-    if (type == kFull) model.global_layers.push_back(layer);
+    if (type != kFullLayer && type != kSlidingLayer) config.refuse(kTypes);
+    if (type == kFullLayer) model.global_layers.push_back(layer);
   }
   if (std::ssize(model.global_layers) < model.layers) model.window = config.integer("sliding_window", defaults.window);
 }
@@ -80,7 +80,7 @@ void take_global_layers(const HfConfig& config, ModelConfig& model, const Global
 void add_layer_types(nlohmann::ordered_json& config, const ModelConfig& model) {
   config[kTypes] = json::array();
   for (std::int64_t layer = 0; layer < model.layers; ++layer)
-    config[kTypes].push_back(is_global(model, layer) || model.window == 0 ? kFull : kSliding);
+    config[kTypes].push_back(is_global(model, layer) || model.window == 0 ? kFullLayer : kSlidingLayer);
 }
 
 bool is_global(const ModelConfig& model, std::int64_t layer) {

@@ -5,6 +5,9 @@
 
 namespace zs {
 
+/// Layers over all tokens, and over a window, as config.json calls them.
+inline constexpr const char *kFullLayer = "full_attention", *kSlidingLayer = "sliding_attention";
+
 /// Options that Llama and the families after it have in common: RMS norms, rotary positions, query heads that share
 /// keys, and a gated MLP, without biases. A family changes what is its own.
 TransformerOptions rotary_decoder(const ModelConfig& model);
