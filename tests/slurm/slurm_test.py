@@ -21,7 +21,8 @@ from cluster import Cluster, Unavailable  # noqa: E402
 from stop_test import wait_for_steps  # noqa: E402
 
 LIMIT_S, USAGE, STOPPED, LOST, INTERNAL = 180, 64, 75, 69, 70
-SRUN = ("srun", "-Q", "--mpi=pmix", "--overlap")
+MPI, OTHER_MPI = ("pmi2", "pmix") if harness.is_mpich() else ("pmix", "pmi2")
+SRUN = ("srun", "-Q", f"--mpi={MPI}", "--overlap")
 SHORT = {"train__steps": 4, "train__deterministic": True, "run__sample_tokens": 0}
 SLOW = {"TRAIN_FAULT": "data.load@rank=0:delay=100"}  # of every micro-batch
 
@@ -48,8 +49,9 @@ def mpirun_hash(train, ranks):
 
 
 def same_bits(cluster, train, report):
-    """srun -n 1, 2, 4 on one node, and -n 3 on two"""
-    for ranks, nodes, transport in ((1, 1, "single"), (2, 1, "shm"), (4, 1, "shm"), (3, 2, r"hier \(shm inside 2 hosts, mpi across\)")):
+    """srun -n 1, 2, 4 on one node, and -n 3 and 8 on two"""
+    both = r"hier \(shm inside 2 hosts, mpi across\)"
+    for ranks, nodes, transport in ((1, 1, "single"), (2, 1, "shm"), (4, 1, "shm"), (3, 2, both), (8, 2, both)):
         with tempfile.TemporaryDirectory(prefix="slurm-test.") as folder:
             result = run(cluster, folder, [*SRUN, "-N", nodes, "-n", ranks, *command_in(folder, train)])
         problems = [] if result.code == 0 else [f"exit code {result.code}"]
@@ -92,16 +94,18 @@ def failing_rank(cluster, train, report):
         result = run(cluster, folder, [*SRUN, "-n", 3, *command_in(folder, train)], env={"TRAIN_FAULT": "step@rank=1,hit=2:throw"})
         problems = one_line_problems(result, (INTERNAL,), "an exception that TRAIN_FAULT asked for")
         report.case("a rank that fails", problems + (["Open MPI's text about MPI_Abort"] if "MPI_ABORT" in result.err else []), result)
+        if harness.is_mpich():
+            return
         result = run(cluster, folder, [*SRUN, "-n", 2, *command_in(folder, train), "--overwrite"], env={"OMPI_MCA_btl": "self"})
     report.case("MPI cannot start", [] if result.code == 1 and "unreachable" in result.err else ["exit 1 and Open MPI's text expected"], result)
 
 
 def wrong_srun(cluster, train, report):
-    """srun without PMIx, or with PMI: the line names the right command"""
+    """srun without what the build's MPI knows: the line names the right command"""
     with tempfile.TemporaryDirectory(prefix="slurm-test.") as folder:
-        for mpi in ("none", "pmi2"):
+        for mpi in ("none", OTHER_MPI):
             result = run(cluster, folder, ["srun", "-Q", f"--mpi={mpi}", "-n", 2, *command_in(folder, train)])
-            report.case(f"srun --mpi={mpi}", one_line_problems(result, (USAGE,), "srun --mpi=pmix -n 2"), result)
+            report.case(f"srun --mpi={mpi}", one_line_problems(result, (USAGE,), f"srun --mpi={MPI} -n 2"), result)
 
 
 def a_shell(cluster, train, report):
@@ -131,7 +135,8 @@ class BatchJob:
     def documented(command):
         text = textwrap.dedent(re.search(r"(    #!/bin/bash\n(?:    .*\n)+)", (ROOT / "docs" / "clusters.md").read_text()).group(1))
         start = "build/train config.toml"
-        assert text.count(start) == 1, text
+        assert text.count(start) == 1 and text.count("--mpi=pmix") == 1, text
+        text = text.replace("--mpi=pmix", f"--mpi={MPI}")
         return text.replace(start, " ".join(map(str, command)))
 
     def field(self, name):
@@ -177,7 +182,23 @@ def out_of_time(cluster, train, report):
         report.case("the time limit", problems, job)
 
 
-CASES = (same_bits, threads_of_a_rank, killed_task, failing_rank, wrong_srun, a_shell, requeued, out_of_time)
+def job_array(cluster, train, report):
+    """an array of jobs, each with a seed and a folder by its number"""
+    with tempfile.TemporaryDirectory(prefix="slurm-test.") as folder:
+        command = " ".join(map(str, [*SRUN, "-n", 2, *command_in(folder, train)]))
+        own = "--set train.seed=$SLURM_ARRAY_TASK_ID --set run.dir=array-$SLURM_ARRAY_TASK_ID"
+        job = BatchJob(cluster, folder, None, "--array=1-3", "--ntasks=2", "--cpus-per-task=1", "--time=5", text=f"#!/bin/bash\n{command} {own}\n")
+        deadline = time.monotonic() + LIMIT_S
+        runs = [pathlib.Path(folder, f"array-{number}", "model.safetensors") for number in (1, 2, 3)]
+        while not all(path.exists() for path in runs) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        missing = [path.parent.name for path in runs if not path.exists()]
+        problems = [f"{missing} did not come to their ends"] if missing else []
+        problems += [] if missing or len({path.read_bytes() for path in runs}) == 3 else ["two jobs have the same weights"]
+        report.case("an array of jobs", problems, job)
+
+
+CASES = (same_bits, threads_of_a_rank, killed_task, failing_rank, wrong_srun, a_shell, requeued, out_of_time, job_array)
 
 
 def main():
