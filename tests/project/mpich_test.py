@@ -7,7 +7,7 @@ import sys
 
 SKIP = 77
 TARGETS = ("train", "tests/comm/comm_mpi_test", "tests/comm/comm_mpi_order_test", "tests/comm/comm_mpi_polls_test")
-PROGRAM_TESTS = ("equality_test", "stop_test", "main_job_test", "train_cli_test", "agreement_test", "resume_test", "run_folder_test")
+PROGRAM_TESTS = ("equality_test", "stop_test", "main_job_test", "train_cli_test", "agreement_test", "resume_test", "run_folder_test", "slurm_test")
 
 
 def run(*command, **options):

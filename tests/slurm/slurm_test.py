@@ -81,7 +81,7 @@ def killed_task(cluster, train, report):
                     environment, name = (pid / "environ").read_bytes().split(b"\0"), (pid / "comm").read_text().strip()
                 except OSError:
                     continue
-                if name == train.name and b"PMIX_RANK=1" in environment and f"SLURM_CONF={cluster.env['SLURM_CONF']}".encode() in environment:
+                if name == train.name and b"SLURM_PROCID=1" in environment and f"SLURM_CONF={cluster.env['SLURM_CONF']}".encode() in environment:
                     os.kill(int(pid.name), signal.SIGKILL)
 
         result = run(cluster, folder, [*SRUN, "-n", 3, *command_in(folder, train, train__steps=100000)], on_start=kill_rank_1)
@@ -92,7 +92,8 @@ def failing_rank(cluster, train, report):
     """a rank that fails: its line is the last but Slurm's own, without Open MPI's text about MPI_Abort; where MPI cannot start, Open MPI's text is there"""
     with tempfile.TemporaryDirectory(prefix="slurm-test.") as folder:
         result = run(cluster, folder, [*SRUN, "-n", 3, *command_in(folder, train)], env={"TRAIN_FAULT": "step@rank=1,hit=2:throw"})
-        problems = one_line_problems(result, (INTERNAL,), "an exception that TRAIN_FAULT asked for")
+        codes = (INTERNAL, 128 + signal.SIGKILL) if harness.is_mpich() else (INTERNAL,)  # PMI 2 has the step killed
+        problems = one_line_problems(result, codes, "an exception that TRAIN_FAULT asked for")
         report.case("a rank that fails", problems + (["Open MPI's text about MPI_Abort"] if "MPI_ABORT" in result.err else []), result)
         if harness.is_mpich():
             return
