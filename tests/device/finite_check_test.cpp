@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 #include <thread>
@@ -25,7 +26,7 @@ void fill(Device& device, StreamRole role, const char* name, std::vector<float>&
   if (read != nullptr) info.reads.push_back(buffer_of(*read));
   device.stream(role).enqueue(std::move(info), [&out, values = std::move(values), delay_ms](ExecContext&) {
     std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
-    out = values;
+    std::copy(values.begin(), values.end(), out.begin());
   });
 }
 
@@ -36,6 +37,7 @@ TEST_CASE("the first op of the program that writes what is not finite is found, 
   FiniteCheck check;
   std::vector<float> good(4), early(4), late(4), before(4);
   fill(*device, StreamRole::compute, "unseen", before, {kInf, 0, 0, 0});
+  device->synchronize();  // another stream reads it
   device->trace().check_finite(&check);
   device->trace().set_phase("forward");
   device->trace().place().unit = "blocks.1";
