@@ -73,12 +73,8 @@ void CpuStream::do_enqueue(OpInfo info, Work work, const OpMemory& memory) {
   node->kind = Node::Kind::op;
   node->is_timed = group_.profile.is_recording();
   node->phase = group_.trace.phase();
-  if (FiniteCheck* const check = group_.trace.finite_check()) {
-    node->finite_check = check;
-    node->place = group_.trace.place();
-    node->place.phase = node->phase;
-    node->number = check->next();
-  }
+  if (FiniteCheck* const check = group_.trace.finite_check())
+    work = check->watched(info, role_, node->phase, std::move(work));
   node->info = std::move(info);
   node->work = std::move(work);
   append(std::move(node));
@@ -250,7 +246,6 @@ void CpuStream::run_op(Node& node, ExecContext& context) {
     const std::int64_t start_ns = node.is_timed ? now_ns() : 0;
     context.set_memory(node.memory);
     node.work(context);
-    if (node.finite_check != nullptr) node.finite_check->look(node.number, node.info, role_, node.place);
     if (!node.is_timed) return;
     const std::int64_t end_ns = now_ns();
     group_.profile.add(role_, OpTime{std::move(node.info.name), false, start_ns, end_ns, -1, node.phase,

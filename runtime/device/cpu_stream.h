@@ -73,9 +73,6 @@ class CpuStream final : public Stream {
     bool is_timed = false;                     // as the profile was when the host enqueued it
     StreamRole awaited = StreamRole::compute;  // kind == wait
     const char* phase = "";                    // kind == op
-    FiniteCheck* finite_check = nullptr;       // kind == op; null: not looked at
-    OpPlace place;                             // then
-    std::int64_t number = 0;                   // and there
     std::int64_t record_id = -1;               // kind == record or wait
     CpuEventRecord* record = nullptr;          // kind == record or wait
     OpInfo info;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace zs {
 namespace {
@@ -27,13 +28,21 @@ NotFinite not_finite(const Buffer& buffer) {
 
 }  // namespace
 
-void FiniteCheck::look(std::int64_t number, const OpInfo& info, StreamRole stream, const OpPlace& place) {
+Work FiniteCheck::watched(const OpInfo& info, StreamRole stream, const char* phase, Work work) {
+  Place place = place_;
+  place.phase = phase;
+  return [this, number = ops_++, info, stream, place = std::move(place), work = std::move(work)](ExecContext& exec) {
+    work(exec);
+    look(number, info, stream, place);
+  };
+}
+
+void FiniteCheck::look(std::int64_t number, const OpInfo& info, StreamRole stream, const Place& place) {
   {
     const std::lock_guard lock(mutex_);
     if (first_ && number_ < number) return;
   }
-  for (std::size_t i = 0; i < info.writes.size(); ++i) {
-    const Buffer& written = info.writes[i];
+  for (const Buffer& written : info.writes) {
     const NotFinite found = not_finite(written);
     if (found.count == 0) continue;
     const bool read_some = std::any_of(info.reads.begin(), info.reads.end(),
@@ -41,8 +50,8 @@ void FiniteCheck::look(std::int64_t number, const OpInfo& info, StreamRole strea
     const std::lock_guard lock(mutex_);
     if (first_ && number_ < number) return;
     number_ = number;
-    first_ = Finding{
-        info.name, stream, place, i, found.first, written.elems, found.count, element(written, found.first), read_some};
+    first_ = Finding{info.name, stream, place, found.first, written.elems, found.count, element(written, found.first),
+                     read_some};
     return;
   }
 }

@@ -10,13 +10,6 @@ namespace zs {
 
 class FiniteCheck;
 
-/// Place in a step that an op was enqueued for.
-struct OpPlace {
-  const char* phase = "";
-  std::string unit;              ///< used last; empty: none
-  std::int64_t micro_batch = 0;  ///< number on this rank
-};
-
 /// One entry in the host's program order. `stream` is the role's number. An `op` carries its declared accesses. A
 /// `record` and the `wait`s bound to it share `record_id` (unique within the trace). `sync` is the host waiting for a
 /// stream. `acquire` and `release` are a pool handing out a block for a stream and taking it back from its last user,
@@ -44,10 +37,9 @@ class Trace {
   /// profile.
   void set_phase(const char* phase) { phase_ = phase; }
   const char* phase() const { return phase_; }
-  /// Has a CPU device look through what its ops write from now on; null: no more. Then `place` is kept up to date.
+  /// Has a CPU device look through what its ops write from now on; null: no more.
   void check_finite(FiniteCheck* check) { finite_check_ = check; }
   FiniteCheck* finite_check() const { return finite_check_; }
-  OpPlace& place() { return place_; }
   const std::vector<TraceEntry>& entries() const { return entries_; }
   std::vector<TraceEntry>& entries() { return entries_; }
 
@@ -55,7 +47,6 @@ class Trace {
   bool recording_ = false;
   const char* phase_ = "";
   FiniteCheck* finite_check_ = nullptr;
-  OpPlace place_;
   std::vector<TraceEntry> entries_;
 };
 

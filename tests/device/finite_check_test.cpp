@@ -40,11 +40,11 @@ TEST_CASE("the first op of the program that writes what is not finite is found, 
   device->synchronize();  // another stream reads it
   device->trace().check_finite(&check);
   device->trace().set_phase("forward");
-  device->trace().place().unit = "blocks.1";
-  device->trace().place().micro_batch = 2;
+  check.place().unit = "blocks.1";
+  check.place().micro_batch = 2;
   fill(*device, StreamRole::compute, "good", good, {1, -2, 3e38f, 0});
   fill(*device, StreamRole::compute, "early", early, {1, 2, -kInf, kInf}, 50, &good);
-  device->trace().place().unit = "blocks.2";
+  check.place().unit = "blocks.2";
   fill(*device, StreamRole::reduce, "late", late, {kInf, 0, 0, 0}, 0, &before);
   device->synchronize();
   REQUIRE(check.first());
@@ -56,15 +56,17 @@ TEST_CASE("the first op of the program that writes what is not finite is found, 
   CHECK(found.place.micro_batch == 2);
   CHECK((found.element == 2 && found.elems == 4 && found.count == 2 && found.value == -static_cast<double>(kInf)));
   CHECK_FALSE(found.read_some);
-  check.reset();
+  FiniteCheck next, last;
+  device->trace().check_finite(&next);
   fill(*device, StreamRole::reduce, "late", late, {kInf, 0, 0, 0}, 0, &before);
   device->synchronize();
-  CHECK(check.first()->read_some);
+  REQUIRE(next.first());
+  CHECK(next.first()->read_some);
+  device->trace().check_finite(&last);
   device->trace().check_finite(nullptr);
-  check.reset();
   fill(*device, StreamRole::reduce, "late", late, {kInf, 0, 0, 0});
   device->synchronize();
-  CHECK_FALSE(check.first());
+  CHECK_FALSE(last.first());
 }
 
 }  // namespace zs::test::finite_check_test

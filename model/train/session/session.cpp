@@ -10,6 +10,7 @@
 #include "model/train/config/config_plan.h"
 #include "model/train/config/pattern_entries.h"
 #include "runtime/base/random.h"
+#include "runtime/device/finite_check.h"
 #include "runtime/shard/checkpoint/checkpoint_save.h"
 #include "runtime/tensor/arithmetic.h"
 #include "runtime/tensor/autograd.h"
@@ -289,7 +290,7 @@ void Session::enqueue_work(const std::function<Batch(std::int64_t)>& batch,
     if (!replay_) enqueue_fault_point();  // else it has been
     {
       device_.trace().set_phase("forward");
-      device_.trace().place().micro_batch = i;
+      if (FiniteCheck* const check = device_.trace().finite_check()) check->place().micro_batch = i;
       Batch own = batch(i);
       own.seed = backward_seed(i);
       const Tensor loss = pairs_ ? pairs_->loss(*model_, {own, config_.train.loss_chunk}, i) : forward_loss(own, scale);

@@ -45,11 +45,17 @@ std::string describe(const FiniteCheck::Finding& found, std::int64_t first_sampl
 void ReplayedRun::begin_step(std::int64_t step, Session& session) {
   if (first_ == 0) first_ = step;
   if (step != request_.step) return;
-  if (session.device().kind() == DeviceKind::cpu) session.device().trace().check_finite(&finite_check_);
+  if (session.device().kind() == DeviceKind::cpu) device_ = &session.device();
+  if (device_ != nullptr) device_->trace().check_finite(&finite_check_);
   Executor& executor = session.runtime().executor();
   no_gradients_ = GradientFacts::refusal(executor);
   if (!no_gradients_.empty()) return;
   gradients_ = std::make_unique<GradientFacts>(executor);
+}
+
+void ReplayedRun::look_no_more() {
+  if (device_ != nullptr) device_->trace().check_finite(nullptr);
+  device_ = nullptr;
 }
 
 bool ReplayedRun::ends(const StepMetrics& metrics, const StepResult& result, const Config& config) {
@@ -121,7 +127,7 @@ int ReplayedRun::finish() const {
                     text_of(finite(last_.grad_norm)));
     print_losses();
     print_gradients();
-    const std::optional<FiniteCheck::Finding> found = finite_check_.first();
+    const std::optional<FiniteCheck::Finding>& found = finite_check_.first();
     if (found) print_to_stdout("the first value that is not finite: {}\n", describe(*found, first_sample_, samples_));
   }
   return difference_.empty() ? 0 : static_cast<int>(ExitCode::ranks_disagree);

@@ -12,7 +12,7 @@
 
 namespace zs {
 
-/// Request to make steps of a run once more, up to one that is looked at.
+/// Request to repeat steps of a run, up to one that is looked at.
 struct ReplayRequest {
   std::int64_t step = 0;
   /// Metrics of the run by step, to be compared with.
@@ -22,12 +22,15 @@ struct ReplayRequest {
   std::map<std::int64_t, Recorded> recorded = {};
 };
 
-/// A run's steps, made once more: whether they are the same, and what is in the last one. One host thread of each rank
+/// Repeated steps of a run: whether they are the same, and what is in the last one. One host thread of each rank
 /// uses it.
 class ReplayedRun {
  public:
   /// `says`: this rank prints.
   ReplayedRun(const ReplayRequest& request, bool says) : request_(request), says_(says) {}
+  ~ReplayedRun() { look_no_more(); }
+  ReplayedRun(const ReplayedRun&) = delete;
+  ReplayedRun& operator=(const ReplayedRun&) = delete;
 
   std::int64_t last_step() const { return request_.step; }
   void begin_step(std::int64_t step, Session& session);
@@ -39,6 +42,8 @@ class ReplayedRun {
   int finish() const;
 
  private:
+  /// The device outlives this, and its last work may come later.
+  void look_no_more();
   std::string comparison() const;
   void print_losses() const;
   void print_gradients() const;
@@ -50,6 +55,7 @@ class ReplayedRun {
   StepMetrics last_;
   std::vector<float> losses_;
   std::int64_t first_sample_ = 0, samples_ = 0;  // the step's first one; samples of a micro-batch
+  Device* device_ = nullptr;                     // one that finite_check_ looks at
   FiniteCheck finite_check_;
   std::unique_ptr<GradientFacts> gradients_;
   std::string no_gradients_;  // the reason why there are none

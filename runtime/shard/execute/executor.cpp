@@ -8,6 +8,7 @@
 
 #include "comm/buffer_race_check.h"
 #include "runtime/base/usage_error.h"
+#include "runtime/device/finite_check.h"
 #include "runtime/shard/placement/flat_layout.h"
 
 namespace zs {
@@ -257,7 +258,7 @@ void Executor::run(const std::vector<Action>& actions) {
         break;
       case Action::Kind::gather_secondary: unsharder_.gather_secondary(unit); break;
       case Action::Kind::wait_gathered:
-        if (Trace& trace = context_.device().trace(); trace.finite_check() != nullptr) trace.place().unit = unit.name;
+        if (FiniteCheck* const check = context_.device().trace().finite_check()) check->place().unit = unit.name;
         unsharder_.wait_gathered(unit);
         break;
       case Action::Kind::keep_secondary_shard: unsharder_.keep_secondary_shard(unit); break;
