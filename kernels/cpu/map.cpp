@@ -126,21 +126,27 @@ MapOperand operand_of(const Strided& operand, int dims, float constant) {
   return result;
 }
 
-/// Element i of the shape, in row-major order, of an operand of integers.
-std::int32_t integer_at(const Map& map, std::size_t operand, std::int64_t i) {
-  const Strided& in = map.in[operand];
-  if (in.buffer.empty()) return integer_of(map.constants[operand]);
-  std::int64_t at = 0;
-  for (int d = map.shape.rank() - 1; d >= 0; i /= map.shape[d], --d)
-    at += i % map.shape[d] * in.strides[static_cast<std::size_t>(d)];
-  return in.buffer.as<std::int32_t>()[at];
-}
-
+/// Looks at each divisor once, beside the first number that it divides.
 void check_divisors(const Map& map) {
-  for (std::int64_t i = 0; i < map.shape.numel(); ++i)
-    if (integer_at(map, 1, i) == 0)
-      throw UsageError(fmt::format("{} divided by 0", integer_at(map, 0, i)),
+  const Strided &number = map.in[0], &divisor = map.in[1];
+  const auto integer = [](const Strided& in, float constant, std::int64_t at) {
+    return in.buffer.empty() ? integer_of(constant) : in.buffer.as<std::int32_t>()[at];
+  };
+  const auto has = [&](int d) { return !divisor.buffer.empty() && divisor.strides[static_cast<std::size_t>(d)] != 0; };
+  std::int64_t divisors = 1;
+  for (int d = 0; d < map.shape.rank(); ++d) divisors *= has(d) ? map.shape[d] : 1;
+  for (std::int64_t i = 0; i < divisors; ++i) {
+    std::int64_t rest = i, at = 0, beside = 0;
+    for (int d = map.shape.rank() - 1; d >= 0; --d) {
+      if (!has(d)) continue;
+      at += rest % map.shape[d] * divisor.strides[static_cast<std::size_t>(d)];
+      beside += rest % map.shape[d] * number.strides[static_cast<std::size_t>(d)];
+      rest /= map.shape[d];
+    }
+    if (integer(divisor, map.constants[1], at) == 0)
+      throw UsageError(fmt::format("{} divided by 0", integer(number, map.constants[0], beside)),
                        "an op of i32 tensors has a divisor of 0");
+  }
 }
 
 void map(ExecContext& ctx, const Map& map) {
