@@ -103,9 +103,9 @@ std::string interfaces_of_host(std::string_view wanted) {
     }
     if (!is_found)
       throw Error(ExitCode::config,
-                  fmt::format("no network interface of host {} is or has \"{}\": there is {}", name_of_host(), word,
-                              fmt::join(known, ", ")),
-                  "comm.interface", "name interfaces, or addresses as in \"10.1.0.0/16\"");
+                  fmt::format("host {} has no network interface or address \"{}\": its interfaces are {}",
+                              name_of_host(), word, fmt::join(known, ", ")),
+                  "comm.interface", "give names, or addresses as in \"10.1.0.0/16\"");
   }
   return fmt::format("{}", fmt::join(names, ","));
 }
