@@ -1,9 +1,11 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <limits>
 #include <memory>
 
 #include "model/train/cli/commands.h"
+#include "model/train/cli/number_option.h"
 #include "model/train/cli/run_options.h"
 #include "model/train/config/expand_path.h"
 #include "model/train/rank/error_line.h"
@@ -34,7 +36,8 @@ constexpr const char* kLeftOut[] = {"comm.ranks=1",
                                     "run.tensorboard=false",
                                     "train.patience=0",
                                     "train.time_limit=0",
-                                    "lora.export=\"\""};
+                                    "lora.export=\"\"",
+                                    "run.export=\"\""};
 
 /// The newest checkpoint before the step; empty: the run's start.
 std::string checkpoint_before(const std::string& run, std::int64_t step) {
@@ -49,6 +52,9 @@ TrainJob replay_job(const ReplayOptions& options, const Invocation& by) {
   const std::string run = expand_path(options.run);
   if (!RunMark::find(run))
     throw Error(ExitCode::usage, "this is no run's directory", run, fmt::format("name one: {} RUN --step N", by.name));
+  const std::string out = expand_path(options.out);
+  if (std::error_code failed; !out.empty() && fs::exists(out, failed))
+    throw Error(ExitCode::cannot_create, "there is something of that name", out, "give --out a new folder");
   ReplayRequest request{.step = options.step, .recorded = recorded_steps(run)};
   if (request.recorded.empty() || options.step > request.recorded.rbegin()->first)
     throw Error(ExitCode::usage,
@@ -69,18 +75,28 @@ TrainJob replay_job(const ReplayOptions& options, const Invocation& by) {
     job.config = load({"shard.strategy=zero3", "shard.group_size=0"});
   if (!job.config.train.deterministic && is_first_started())
     print_note("without train.deterministic the bits are the run's on as many ranks as it had, and by its strategy");
-  job.run_dir = options.out.empty() ? (fs::temp_directory_path() / fmt::format("zshard-replay-{}", getpid())).string()
-                                    : expand_path(options.out);
+  job.run_dir = out.empty() ? (fs::temp_directory_path() / fmt::format("zshard-replay-{}", getpid())).string() : out;
   job.started = by.started;
   job.program_folder = by.program_folder;
   job.replay = std::move(request);
   return job;
 }
 
+/// Removes a folder at its end.
+struct Removed {
+  std::string folder;  ///< empty: none
+  ~Removed() {
+    std::error_code failed;  // a folder for temporary files
+    if (!folder.empty()) fs::remove_all(folder, failed);
+  }
+};
+
 Command::Action add_replay(CLI::App& app, const Invocation& by) {
   const auto options = std::make_shared<ReplayOptions>();
   app.add_option("RUN", options->run, "a run's directory")->required()->check(not_empty);
-  app.add_option("--step", options->step, "the step to look at")->required()->check(CLI::PositiveNumber);
+  app.add_option("--step", options->step, "the step to look at")
+      ->required()
+      ->check(integer_from(1, std::numeric_limits<std::int64_t>::max()));
   app.add_option("--out", options->out, "a new folder for a run of the replayed steps; else nothing is kept")
       ->type_name("FOLDER")
       ->check(not_empty);
@@ -93,10 +109,8 @@ Command::Action add_replay(CLI::App& app, const Invocation& by) {
       RankWork work = train_work(std::move(job));
       if (options->out.empty())
         work.run = [run = std::move(work.run), folder](World& world) {
-          const int code = run(world);
-          std::error_code failed;  // a folder for temporary files
-          if (world.rank() == 0) fs::remove_all(folder, failed);
-          return code;
+          const Removed removed{world.rank() == 0 ? folder : ""};
+          return run(world);
         };
       return work;
     });
@@ -106,11 +120,11 @@ Command::Action add_replay(CLI::App& app, const Invocation& by) {
 }  // namespace
 
 Command replay_command() {
-  return {.name = "replay",
-          .usage = "RUN --step N",
-          .summary =
-              "Makes a run's steps once more from its nearest checkpoint, on any number of ranks, and looks into one.",
-          .add = add_replay};
+  return {
+      .name = "replay",
+      .usage = "RUN --step N",
+      .summary = "Repeats steps of a run from its nearest checkpoint, on any number of ranks, and looks into the last.",
+      .add = add_replay};
 }
 
 }  // namespace zs

@@ -13,7 +13,7 @@ import harness
 import tiny_run
 
 LIMIT_S = 120
-USAGE, DISAGREE, NON_FINITE = 64, 72, 76
+USAGE, DISAGREE, CANNOT_CREATE, NON_FINITE = 64, 72, 73, 76
 KEYS = {"train__steps": 8, "train__deterministic": True, "checkpoint__every": 3, "checkpoint__keep": 0, "run__sample_tokens": 0}
 
 
@@ -66,7 +66,7 @@ def norms_agree(train):
 def other_settings(train):
     """runs of nested groups, of weights on the host, and in the per-parameter layout are replayed on one rank"""
     problems = []
-    for keys in ({"comm__ranks": 4, "shard__strategy": "nested", "shard__group_size": 2}, {"offload__weights": "host", "offload__gradients": "host"},
+    for keys in ({"comm__ranks": 4, "shard__strategy": "nested", "shard__group_size": 2, "run__export": "exported"}, {"offload__weights": "host", "offload__gradients": "host"},
                  {"comm__ranks": 2, "shard__layout": "per_parameter", "precision__param": "bf16"}):
         with tempfile.TemporaryDirectory(prefix="replay.") as folder:
             made, run = run_in(folder, train, **keys)
@@ -112,7 +112,7 @@ def refused(train):
     problems = []
     with tempfile.TemporaryDirectory(prefix="replay.") as folder:
         _, run = run_in(folder, train)
-        for result, words in ((replay(train, run, 9), "--step 9 of a run of 8 steps"), (replay(train, run, 0), "--step"),
+        for result, words in ((replay(train, run, 9), "--step 9 of a run of 8 steps"), (replay(train, run, 0), "--step: 0 is not an integer from 1 "), (replay(train, run, "x"), "--step: x is not an integer from 1 "),
                               (replay(train, pathlib.Path(folder), 1), "this is no run's directory"),
                               (harness.run([train, "replay", run], LIMIT_S, cwd=folder), "--step")):
             expect(problems, result.code == USAGE and words in result.last_error_line() and len(result.err.splitlines()) == 1, words, result)
@@ -127,6 +127,8 @@ def kept_run(train):
         result = replay(train, run, 5, "--out", "kept")
         metrics = harness.read_metrics(pathlib.Path(folder, "kept"))
         expect(problems, result.code == 0 and [line["step"] for line in metrics] == [4, 5], "steps 4 and 5", result)
+        result = replay(train, run, 5, "--out", run)
+        expect(problems, result.code == CANNOT_CREATE and "give --out a new folder" in result.last_error_line(), "a folder that is there", result)
     return problems
 
 
