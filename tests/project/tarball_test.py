@@ -10,25 +10,10 @@ import subprocess
 import sys
 import tempfile
 
-SKIPPED = 77
-CONFIG = """name = "tiny"
-[model]
-preset = "tiny"
-[data]
-train = "text.txt"
-[train]
-steps = 3
-micro_batch = 2
-global_batch = 6
-sequence = 32
-"""
+from package_test import skip, write_job
+
 GLIBC = ("ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1")
 INSIDE = 'mount --rbind /proc "$1/proc" && mount --rbind /dev "$1/dev" && exec chroot "$1" /zshard/bin/zshard "${@:2}"'
-
-
-def skip(reason):
-    print(f"skipped: {reason}")
-    sys.exit(SKIPPED)
 
 
 def run(command, cwd=None, code=0):
@@ -55,8 +40,7 @@ def prepare(folder, archive):
     for name in GLIBC:
         place = next((place for place in map(pathlib.Path, ("/lib/x86_64-linux-gnu", "/lib64")) if (place / name).exists()), None)
         shutil.copy2((place / name).resolve(), folder / "lib64" / name) if place else skip(f"no {name} of glibc where Debian has it")
-    (folder / "job/tiny.toml").write_text(CONFIG)
-    (folder / "job/text.txt").write_text("In the beginning was the word, and nobody had counted it. " * 400)
+    write_job(folder / "job")
 
 
 def main():
@@ -73,9 +57,9 @@ def main():
         prepare(folder, archive)
         ours, job = folder / "zshard/bin", folder / "job"
         for ranks in (1, 3):
-            words = ["train", "/job/tiny.toml", "--overwrite", "--set", f"comm.ranks={ranks}", "--set", "run.dir=/job/run"]
-            alone = weights(run([*namespace, "bash", "-c", INSIDE, "bash", folder, *words]))
-            here = weights(run([build / "train", job / "tiny.toml", "--overwrite", "--set", f"comm.ranks={ranks}", "--set", f"run.dir={job}/run"], cwd=job))
+            keys = ["--overwrite", "--set", "train.global_batch=6", "--set", f"comm.ranks={ranks}", "--set"]
+            alone = weights(run([*namespace, "bash", "-c", INSIDE, "bash", folder, "train", "/job/tiny.toml", *keys, "run.dir=/job/run"]))
+            here = weights(run([build / "train", job / "tiny.toml", *keys, f"run.dir={job}/run"], cwd=job))
             if alone != here:
                 sys.exit(f"{ranks} ranks: weights {alone} of the archive, {here} of the build")
         mpirun = ["mpirun", "-q", "--oversubscribe", "-np", "2"]

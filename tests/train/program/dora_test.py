@@ -2,12 +2,10 @@
 """Adapters with magnitudes (DoRA): five steps as peft has computed them (tests/data/lora) in every strategy; how magnitudes begin, go on and are refused.
 Usage: dora_test.py TRAIN"""
 
-import pathlib
 import re
 import shutil
 import struct
 import sys
-import tempfile
 
 import harness
 from huggingface_test import read_tensors
@@ -82,15 +80,5 @@ def begins(train, work, report):
     refused(train, work, report, "magnitudes without use_dora", ["unknown base_model", "lora_magnit"], MODEL, lora__path=changed(work, {"use_dora": False}, None, "dora-gpt2"))
 
 
-def main():
-    train = pathlib.Path(sys.argv[1]).resolve()
-    report = harness.Report()
-    with tempfile.TemporaryDirectory() as place:
-        work = pathlib.Path(place)
-        training_cases(train, work, report)
-        begins(train, work, report)
-    return report.exit_code()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(harness.run_parts(training_cases, begins))

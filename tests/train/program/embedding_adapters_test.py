@@ -3,12 +3,10 @@
 merged with weights, and what is refused. Usage: embedding_adapters_test.py TRAIN"""
 
 import json
-import pathlib
 import re
 import shutil
 import struct
 import sys
-import tempfile
 
 import harness
 from huggingface_test import read_tensors
@@ -138,19 +136,5 @@ def refusals(train, work, report):
     refused(train, work, report, "one without its B", [f"missing {first}"], MODEL, lora__path=changed(work, None, lambda t: t.pop(first), "embedding-gpt2"))
 
 
-def main():
-    train = pathlib.Path(sys.argv[1]).resolve()
-    report = harness.Report()
-    with tempfile.TemporaryDirectory() as place:
-        work = pathlib.Path(place)
-        training_cases(train, work, report)
-        export_cases(train, work, report)
-        merge_cases(train, work, report)
-        fresh_cases(train, work, report)
-        reference_case(train, work, report)
-        refusals(train, work, report)
-    return report.exit_code()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(harness.run_parts(training_cases, export_cases, merge_cases, fresh_cases, reference_case, refusals))

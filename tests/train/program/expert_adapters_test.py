@@ -5,7 +5,6 @@ Usage: expert_adapters_test.py TRAIN"""
 import json
 import pathlib
 import sys
-import tempfile
 
 import harness
 from huggingface_test import CONFIG, read_tensors
@@ -72,17 +71,5 @@ def refusal_cases(train, work, report):
     refused(train, work, report, "an adapter that lacks a tensor", ["missing " + lost], MODEL, "experts", lora__path=changed(work, None, lambda t: t.pop(lost), "experts"))
 
 
-def main():
-    train = pathlib.Path(sys.argv[1]).resolve()
-    report = harness.Report()
-    with tempfile.TemporaryDirectory() as place:
-        work = pathlib.Path(place)
-        training_cases(train, work, report)
-        export_cases(train, work, report)
-        begins(train, work, report)
-        refusal_cases(train, work, report)
-    return report.exit_code()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(harness.run_parts(training_cases, export_cases, begins, refusal_cases))

@@ -251,6 +251,15 @@ def run_cases(cases, *arguments):
     return report.exit_code()
 
 
+def run_parts(*parts):
+    """A test whose parts are functions of the program, of a folder for all of them, and of a report. The exit code."""
+    train, report = pathlib.Path(sys.argv[1]).resolve(), Report()
+    with tempfile.TemporaryDirectory() as work:
+        for part in parts:
+            part(train, pathlib.Path(work), report)
+    return report.exit_code()
+
+
 def begin():
     """The program under test, before anything of it is started; its threads are as few as can be."""
     become_subreaper()

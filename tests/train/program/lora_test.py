@@ -4,12 +4,10 @@ must agree with it. What is wrong with the keys or with an adapter ends with one
 Usage: lora_test.py TRAIN"""
 
 import json
-import pathlib
 import re
 import shutil
 import struct
 import sys
-import tempfile
 
 import harness
 import tiny_run
@@ -358,20 +356,5 @@ def adapter_refusals(train, work, report):
     refused(train, work, report, "no adapter", ["No such file"], MODEL, lora__path=f'"{work / "nothing"}"')
 
 
-def main():
-    train = pathlib.Path(sys.argv[1]).resolve()
-    report = harness.Report()
-    with tempfile.TemporaryDirectory() as place:
-        work = pathlib.Path(place)
-        training_cases(train, work, report)
-        export_cases(train, work, report)
-        checkpoint_cases(train, work, report)
-        fresh_cases(train, work, report)
-        preference_cases(train, work, report)
-        key_refusals(train, work, report)
-        adapter_refusals(train, work, report)
-    return report.exit_code()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(harness.run_parts(training_cases, export_cases, checkpoint_cases, fresh_cases, preference_cases, key_refusals, adapter_refusals))

@@ -3,11 +3,9 @@
 run does, and a run goes on with other parts. Usage: tensor_test.py TRAIN"""
 
 import json
-import pathlib
 import re
 import shutil
 import sys
-import tempfile
 
 import harness
 import tiny_run
@@ -124,15 +122,5 @@ def refusal_cases(train, work, report):
     report.case("an evaluation says that it has no parts", [] if "tensor.parallel" in result.out + result.err else ["no word of it"], result)
 
 
-def main():
-    train = pathlib.Path(sys.argv[1]).resolve()
-    report = harness.Report()
-    with tempfile.TemporaryDirectory() as place:
-        work = pathlib.Path(place)
-        for cases in (step_cases, beside_cases, text_case, resume_cases, plan_cases, refusal_cases):
-            cases(train, work, report)
-    return report.exit_code()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(harness.run_parts(step_cases, beside_cases, text_case, resume_cases, plan_cases, refusal_cases))
